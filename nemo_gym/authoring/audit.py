@@ -31,6 +31,7 @@ from nemo_gym.authoring.model_replies import Reply, Row, shorten_reply
 from nemo_gym.authoring.verifier_cases import REWARD_TOLERANCE
 from nemo_gym.base_resources_server import SimpleResourcesServer
 from nemo_gym.catalog.rows import parse_row
+from nemo_gym.config.search_roots import _augment_sys_path
 from nemo_gym.errors import ConfigError
 from nemo_gym.server_utils import find_server_class
 from nemo_gym.wire.run_seed_verify import BaseVerifyRequest
@@ -173,6 +174,7 @@ def import_folder_module(folder: Path, name: str) -> ModuleType:
         ConfigError: the import fails.
     """
     module = f"resources_servers.{folder.name}.{name}"
+    _augment_sys_path()
     try:
         return importlib.import_module(module)
     except Exception as error:  # code of the server folder: report any exception

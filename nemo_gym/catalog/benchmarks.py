@@ -27,7 +27,7 @@ from nemo_gym.config.load import read_source
 from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
 from nemo_gym.config.schema_datasets import BenchmarkDatasetConfig
-from nemo_gym.config.search_roots import component_search_roots
+from nemo_gym.config.search_roots import _augment_sys_path, component_search_roots
 from nemo_gym.errors import ConfigError, ConfigInterpolationError, GymError
 from nemo_gym.keys import AGENTS
 
@@ -296,6 +296,7 @@ class ScriptRunner:
         Raises:
             PrepareFailed: the script failed, or exceeded the time limit and was killed.
         """
+        _augment_sys_path()  # the script may import its neighbours
         request = {"script": str(script), "module": module, "arguments": dict(arguments), "path": sys.path}
         with tempfile.TemporaryFile() as reply_file:
             child = subprocess.Popen(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from nemo_gym.cli.parser import build_parser, check_command, check_flags, find_leaf
 from nemo_gym.cli.terminal import output
+from nemo_gym.config.search_roots import _augment_sys_path
 from nemo_gym.config.secret_text import MaskingFormatter
 from nemo_gym.errors import GymError, raising_file_problems
 
@@ -20,6 +21,8 @@ IMPORT_GC_THRESHOLD = (50_000, 20, 20)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     _open_standard_files()
+    if argv is None:
+        _augment_sys_path(with_working_directory=False)
     initial_gc_threshold = gc.get_threshold()
     if argv is None:  # this process runs nothing else
         gc.set_threshold(*IMPORT_GC_THRESHOLD)

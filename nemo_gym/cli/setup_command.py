@@ -33,7 +33,17 @@ def setup_env_command(dir_path: Path, global_config_dict: Mapping[str, Any], pre
     encoded = json.dumps(settings, default=list)
     kind, venv_settings = dir_path.parent.name, VenvSettings.from_config(settings)
     target = folder_venv(prefix, kind, dir_path.name, dir_path, venv_settings).target
-    words = [sys.executable, "-m", "nemo_gym.cli.setup_command", str(dir_path), "--name", prefix, "--settings", encoded]
+    words = [
+        sys.executable,
+        "-P",
+        "-m",
+        "nemo_gym.cli.setup_command",
+        str(dir_path),
+        "--name",
+        prefix,
+        "--settings",
+        encoded,
+    ]
     return f"{shlex.join(words)} && source {shlex.quote(str(target / 'bin' / 'activate'))}"
 
 

@@ -120,9 +120,14 @@ def _warn_of_rename(folder: Path) -> None:
     logger.warning("%s is called %s now; the earlier name still works", folder, current_path(folder))
 
 
-def _augment_sys_path() -> None:
-    """Put extra roots first on `sys.path`, the working directory and the installed package last. Idempotent."""
+def _augment_sys_path(*, with_working_directory: bool = True) -> None:
+    """Put extra roots first on `sys.path`, the working directory and the installed package last. Idempotent.
+
+    Commands leave the working directory out until they import a server folder, so that a stray module of that
+    directory (`json.py`, `wandb.py`) is never imported.
+    """
     first = [str(root) for root in extra_roots()]
     last = [str(Path.cwd()), str(PARENT_DIR)]
-    middle = [entry for entry in sys.path if entry not in first and entry not in last]
-    sys.path[:] = list(dict.fromkeys([*first, *middle, *last]))
+    left_out = {*first, *last} if with_working_directory else {*first, *last, ""}
+    middle = [entry for entry in sys.path if entry not in left_out]
+    sys.path[:] = list(dict.fromkeys([*first, *middle, *(last if with_working_directory else last[1:])]))

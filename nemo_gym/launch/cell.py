@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import importlib.util
 import os
 import signal
 import socket
@@ -9,12 +10,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import uvloop
 from omegaconf import DictConfig
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from nemo_gym.config.search_roots import _augment_sys_path, component_search_roots
 from nemo_gym.errors import ConfigError
 from nemo_gym.keys import SESSION_ID_KEY
 from nemo_gym.launch.app_listener import AppListener, close_listeners
@@ -49,6 +52,18 @@ class ServerImportError(ConfigError):
     """The module of a server cannot be imported."""
 
 
+def _load_package(instance: Instance) -> ModuleType:
+    """Load the package that contains the folder of the instance; a stray `<kind>.py` on the path is not imported."""
+    init = instance.folder.parent / "__init__.py"
+    spec = importlib.util.spec_from_file_location(instance.kind, init, submodule_search_locations=[str(init.parent)])
+    assert spec is not None and spec.loader is not None
+    package = sys.modules[instance.kind] = importlib.util.module_from_spec(spec)
+    if init.exists():
+        spec.loader.exec_module(package)
+    package.__path__ = [str(root / instance.kind) for root in component_search_roots()]
+    return package
+
+
 def load_server_class(instance: Instance) -> type[SimpleServer]:
     """Import the instance's module from its folder, even if the package was loaded from another search root first.
 
@@ -58,8 +73,9 @@ def load_server_class(instance: Instance) -> type[SimpleServer]:
     """
     source = instance.folder / instance.entrypoint
     own_process = "set `hosting: process` for this instance"
+    _augment_sys_path()
     try:
-        package = importlib.import_module(instance.kind)
+        package = sys.modules.get(instance.kind) or _load_package(instance)
         package_folder = str(instance.folder.parent)
         if package_folder not in list(package.__path__):
             package.__path__ = [package_folder, *package.__path__]

@@ -16,9 +16,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn
 
+from nemo_gym.config.search_roots import _augment_sys_path
 from nemo_gym.launch import zygote
 from nemo_gym.launch.zygote import MAX_DESCRIPTORS, ZygoteSpec
 from nemo_gym.processes import ForkedChild, exit_fork, has_single_thread, json_descriptor
@@ -85,7 +85,7 @@ def _execute_zygote() -> ZygoteHandle:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "nemo_gym.launch.zygote", str(theirs.fileno())],
+            [sys.executable, "-P", "-m", "nemo_gym.launch.zygote", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
@@ -161,5 +161,4 @@ def _reset_process(thresholds: Thresholds) -> None:
     logging.getLogger("nemo_gym").setLevel(logging.NOTSET)
     sys.argv = [str(zygote.__file__)]
     sys.modules["__main__"] = zygote
-    if not sys.flags.safe_path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    _augment_sys_path()

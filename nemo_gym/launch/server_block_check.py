@@ -18,17 +18,21 @@ from nemo_gym.config.instances import is_placeholder
 from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config.problems import ConfigProblem, raise_all
 from nemo_gym.config.resolve import ResolvedConfig
+from nemo_gym.config.search_roots import _augment_sys_path, extra_roots
 from nemo_gym.launch.hosted_instances import find_instances
 
 PACKAGE = Path(__file__).resolve().parents[1]
 MAX_ENTRIES = 512
 
 
-def check_server_blocks(resolved: ResolvedConfig, roots: Sequence[Path]) -> list[str]:
+def check_server_blocks(
+    resolved: ResolvedConfig, roots: Sequence[Path], *, unchecked: list[str] | None = None
+) -> list[str]:
     """Check the blocks of servers hosted in cells against their config classes; return warnings.
 
     Servers with another hosting are not imported here, because importing them may have side effects; they check their
-    blocks when they start.
+    blocks when they start. With `unchecked`, server folders of the working directory are not imported either; the
+    names of their instances are added to that list.
 
     Raises:
         ConfigError: blocks are not valid, with every problem and its location.
@@ -39,6 +43,9 @@ def check_server_blocks(resolved: ResolvedConfig, roots: Sequence[Path]) -> list
     problems: list[ConfigProblem] = []
     for instance in find_instances(blocks, roots):
         if instance.hosting != "cell" or instance.name not in valid:
+            continue
+        if unchecked is not None and _is_in_working_directory(instance.folder):
+            unchecked.append(instance.name)
             continue
         block = blocks[instance.name][instance.kind][instance.implementation]
         digest = block_digest(instance.folder, instance.entrypoint, block)
@@ -53,9 +60,16 @@ def check_server_blocks(resolved: ResolvedConfig, roots: Sequence[Path]) -> list
         problems += block_problems
         if not block_problems:
             record_passed(digest)
+    _augment_sys_path(with_working_directory=False)  # importing a server added the working directory
     located = resolved.locations.locate(problems)
     raise_all(located)
     return [str(problem) for problem in located]
+
+
+def _is_in_working_directory(folder: Path) -> bool:
+    """Return whether a folder was found only because it is below the working directory."""
+    trusted = [PACKAGE.parent, *(root.resolve() for root in extra_roots())]
+    return folder.is_relative_to(Path.cwd()) and not any(folder.is_relative_to(root) for root in trusted)
 
 
 def block_digest(folder: Path, entrypoint: str, block: Mapping[str, Any]) -> str:

@@ -90,7 +90,7 @@ class ServerBoot(BaseModel):
             os.set_inheritable(descriptor, True)
         words = [str(boot_fd), json.dumps({**argument, "parent": os.getppid(), "passed": passed})]
         try:
-            os.execve(python, [python, "-m", "nemo_gym.launch.server_process", *words], env)
+            os.execve(python, [python, "-P", "-m", "nemo_gym.launch.server_process", *words], env)
         except OSError as error:
             raise GymError(f"{python} cannot be run: {error.strerror}", where=request["instance"]) from error
 

@@ -141,11 +141,11 @@ def config_overrides(args: argparse.Namespace) -> list[str]:
 
 
 def add_search_dirs(args: argparse.Namespace) -> None:
-    """Put the folders of --search-dir in front of the search roots, and make all roots importable."""
+    """Put the folders of --search-dir in front of the search roots; make all but the working directory importable."""
     for folder in getattr(args, "search_dir", ()):
         roots = os.environ.get(EXTRA_ROOTS_ENV_VAR)
         os.environ[EXTRA_ROOTS_ENV_VAR] = os.pathsep.join(filter(None, [str(Path(folder).resolve()), roots]))
-    _augment_sys_path()
+    _augment_sys_path(with_working_directory=False)
 
 
 def _literal_paths(word: str) -> list[str]:

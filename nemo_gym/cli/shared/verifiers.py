@@ -113,7 +113,7 @@ def _run_request(suite: FolderTests, environment: Venv | None, request: dict[str
         python = str(environment.python) if environment else sys.executable
         try:
             process = subprocess.run(
-                [python, "-m", RUNNER, "--request", str(request_file), "--result", str(result_file)],
+                [python, "-P", "-m", RUNNER, "--request", str(request_file), "--result", str(result_file)],
                 cwd=suite.folder,
                 env=tests_process_env(suite, environment, os.environ),
                 stdin=subprocess.DEVNULL,
