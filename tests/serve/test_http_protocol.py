@@ -173,7 +173,7 @@ DRIBBLES = {
 async def test_a_request_that_arrives_too_slowly_ends_its_connection(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A few thousand such connections use up the open files of a server, and then nobody is served."""
+    """A few thousand such connections use up the open files of a server, and then no request is served."""
     monkeypatch.setattr(GuardedHttpProtocol, "head_seconds", 0.3)
     monkeypatch.setattr(GuardedHttpProtocol, "body_seconds", 0.5)
     monkeypatch.setattr(http_protocol, "LINGER_SECONDS", 0.1)

@@ -200,7 +200,7 @@ async def test_a_cancelled_wait_for_memory_gives_its_turn_to_the_next_answer() -
 
 
 async def test_an_answer_larger_than_all_memory_is_admitted_alone() -> None:
-    """With a small limit for all answers one of them must still be read, or it would wait for ever."""
+    """With a small limit for all answers one of them must still be read, or it would never end."""
     memory = AnswerMemory(asyncio.get_running_loop())
     release = await asyncio.wait_for(memory.reserve(100 * LIMIT), 5)
     second = asyncio.create_task(memory.reserve(1))
@@ -212,7 +212,7 @@ async def test_an_answer_larger_than_all_memory_is_admitted_alone() -> None:
 
 @pytest.mark.parametrize("through_aiohttp", [False, True])
 async def test_the_reply_of_another_server_is_bounded_too(through_aiohttp: bool) -> None:
-    """A tool server of somebody else must not fill the memory of an agent."""
+    """A foreign tool server must not fill the memory of an agent."""
     async with endpoint(TOO_LARGE["endless"][0], endless=True) as there, aiohttp.ClientSession() as own:
         with pytest.raises(ResponseTooLong, match="2,097,152 bytes"):
             response = await http.send(
