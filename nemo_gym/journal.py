@@ -82,11 +82,6 @@ def read_rows(path: Path) -> Iterator[Row]:
             yield row
 
 
-def read_records(path: Path) -> Iterator[Row]:
-    """Yield the records of a file of rollouts; one with a reward that is not a number is a failure."""
-    return map(mark_invalid_reward, read_rows(path))
-
-
 def parse_line(line: bytes) -> Row | None:
     """Parse the row on a line, also with NaN or a lone surrogate; None if the line is not a JSON object."""
     try:
@@ -124,12 +119,8 @@ def _with_invalid_reward(row: Row, problem: str) -> Row:
     """Return a row as a failure without reward, unless it already reports a failure."""
     if row.get(NG_FAILURE_CLASS_KEY) is not None:
         return row
-    detail = {
-        "kind": "invalid_reward",
-        "phase": "verify",
-        "retryable": False,
-        "message": f"the reward is {problem}",
-    }
+    message = f"the reward is {problem}"
+    detail = {"kind": "invalid_reward", "phase": "verify", "retryable": False, "message": message}
     fields = {name: value for name, value in row.items() if name != REWARD_KEY}
     return fields | {NG_FAILURE_CLASS_KEY: detail["kind"], NG_FAILURE_DETAIL_KEY: detail}
 

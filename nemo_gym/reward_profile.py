@@ -15,7 +15,7 @@ import orjson
 from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
 from nemo_gym.errors import ConfigPathNotFoundError
-from nemo_gym.journal import RolloutReader, read_records, scan_rows
+from nemo_gym.journal import RolloutReader, mark_invalid_reward, read_rows, scan_rows
 from nemo_gym.keys import AGENT_REF_KEY_NAME
 from nemo_gym.metrics.aggregate import (
     AggregateMetrics,
@@ -176,7 +176,7 @@ class RunProfile(Profile):
         check_files_exist(inputs, rollouts)
         self._inputs = inputs
         self._offsets: dict[int, int] = {}
-        super().__init__(self._index_inputs(), read_records(rollouts))
+        super().__init__(self._index_inputs(), map(mark_invalid_reward, read_rows(rollouts)))
 
     def _index_inputs(self) -> Iterator[Row]:
         """Yield the input rows and store the offset of the first one of each task."""

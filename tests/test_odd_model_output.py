@@ -70,7 +70,7 @@ def tool_arguments(draw: st.DrawFn, tool: dict[str, Any]) -> str:
 
 
 @pytest.fixture(scope="module", params=FOLDERS, ids=lambda folder: folder.name)
-def played(request: pytest.FixtureRequest) -> Iterator[tuple[asyncio.Runner, Bench, float]]:
+def environment(request: pytest.FixtureRequest) -> Iterator[tuple[asyncio.Runner, Bench, float]]:
     """A bench for the environment, and the most that a plain wrong answer earns there."""
     folder = request.param
     with asyncio.Runner() as runner:
@@ -96,9 +96,9 @@ def check(outcome: Outcome, most: float) -> None:
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(answer=answers)
-def test_a_strange_answer_is_scored_as_wrong(played: tuple[asyncio.Runner, Bench, float], answer: str) -> None:
+def test_a_strange_answer_is_scored_as_wrong(environment: tuple[asyncio.Runner, Bench, float], answer: str) -> None:
     """An answer that fails the verifier leaves the mean, so a worse model would get fewer zeros."""
-    runner, bench, most = played
+    runner, bench, most = environment
 
     check(runner.run(bench.play([{"text": answer}])), most)
 
@@ -106,10 +106,10 @@ def test_a_strange_answer_is_scored_as_wrong(played: tuple[asyncio.Runner, Bench
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_strange_arguments_are_an_error_for_the_model(
-    played: tuple[asyncio.Runner, Bench, float], data: st.DataObject
+    environment: tuple[asyncio.Runner, Bench, float], data: st.DataObject
 ) -> None:
     """The model sees the error and the episode goes on: its mistake is not a failure of the agent."""
-    runner, bench, most = played
+    runner, bench, most = environment
     tools = bench.row["responses_create_params"].get("tools") or [{"name": "no_such_tool"}]
     tool = data.draw(st.sampled_from(tools))
     arguments = data.draw(tool_arguments(tool))
@@ -122,9 +122,9 @@ def test_strange_arguments_are_an_error_for_the_model(
         assert len(outputs) == 1
 
 
-def test_ten_megabytes_of_arguments_are_no_failure(played: tuple[asyncio.Runner, Bench, float]) -> None:
+def test_ten_megabytes_of_arguments_are_no_failure(environment: tuple[asyncio.Runner, Bench, float]) -> None:
     """A model that repeats itself until its limit makes the longest arguments of all."""
-    runner, bench, most = played
+    runner, bench, most = environment
     tools = bench.row["responses_create_params"].get("tools") or [{"name": "no_such_tool"}]
     arguments = json.dumps({"x": "a" * 10_000_000})
 
@@ -132,8 +132,10 @@ def test_ten_megabytes_of_arguments_are_no_failure(played: tuple[asyncio.Runner,
 
 
 @pytest.mark.parametrize("name", ["", "..", ".", "a/b", "verify", "\ud83d", "x" * 100_000, "seed_session", "?", "%2e"])
-def test_a_strange_tool_name_is_an_error_for_the_model(played: tuple[asyncio.Runner, Bench, float], name: str) -> None:
+def test_a_strange_tool_name_is_an_error_for_the_model(
+    environment: tuple[asyncio.Runner, Bench, float], name: str
+) -> None:
     """A model may invent any name; it must not reach an endpoint that is not a tool, nor end the episode."""
-    runner, bench, most = played
+    runner, bench, most = environment
 
     check(runner.run(bench.play([call(name, '{"a": 1}'), {"text": "xyzzy"}])), most)

@@ -12,7 +12,7 @@ from nemo_gym.journal import (
     LineIndex,
     PeriodicSync,
     index_entry,
-    read_records,
+    mark_invalid_reward,
     read_rows,
     select_rows,
     write_lines,
@@ -245,7 +245,7 @@ class RolloutStore:
 
     def records(self) -> Iterator[Row]:
         """Yield the scored records in the order they were stored."""
-        return read_records(self.output)
+        return map(mark_invalid_reward, read_rows(self.output))
 
     def _write_inputs(self, rows: Iterable[Row], clear: Callable[[], None]) -> None:
         """Write the planned rows and their index; `clear` runs right before the new files appear."""

@@ -118,8 +118,7 @@ def json_response(
     answer: BaseModel, arguments: Iterable[Any] = (), extra_fields: Mapping[str, Any] | None = None
 ) -> Response:
     """Return a model as a response, with the headers and status of a `Response` among the handler's arguments."""
-    body = encode_model(answer)
-    response = Response(_add_fields(body, extra_fields or {}), media_type="application/json")
+    response = Response(_add_fields(encode_model(answer), extra_fields or {}), media_type="application/json")
     for argument in arguments:
         if isinstance(argument, Response):
             response.headers.raw.extend(argument.headers.raw)
@@ -334,10 +333,9 @@ class EndpointPlan:
             return json_bytes(answer)
         try:
             validated = self.answer.validator.validate_python(answer, from_attributes=True)
+            return self.answer.serializer.to_json(validated, by_alias=True)
         except ValidationError as error:
             raise ResponseValidationError(list_problems(error, "response"), body=answer) from None
-        try:
-            return self.answer.serializer.to_json(validated, by_alias=True)
         except PydanticSerializationError:  # a lone surrogate
             return json_bytes(self.answer.serializer.to_python(validated, by_alias=True))
 
