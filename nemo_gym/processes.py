@@ -77,7 +77,7 @@ def process_tree(pid: int) -> Iterator[int]:
 
 
 def end_descendants() -> None:
-    """End every descendant of this process, also those in sessions of their own; needs `adopt_orphans`."""
+    """End every descendant of this process, also those in other sessions; needs `adopt_orphans`."""
     begin = time.monotonic()
     number: signal.Signals | None = signal.SIGTERM
     while time.monotonic() < begin + TERM_SECONDS + KILL_SECONDS:

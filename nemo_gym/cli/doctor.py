@@ -178,8 +178,8 @@ def _check_sandboxes() -> Iterator[CheckResult]:
     sandbox = probe()
     if sandbox.available:
         yield fine("Sandbox on this machine", sandbox.describe())
-        if sandbox.sampled:
-            limits = " and ".join(sandbox.sampled)
+        if sandbox.sampled_limits:
+            limits = " and ".join(sandbox.sampled_limits)
             message = f"{limits} of a program are measured, not limited by the kernel: it can exceed them briefly"
             fix = "run as root, or let your user create control groups for memory and pids below its own"
             yield note("Sandbox limits", message, fix)

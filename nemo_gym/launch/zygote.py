@@ -3,7 +3,7 @@
 It is forked by a command, or started as `python -m nemo_gym.launch.zygote CONTROL_FD` (both in `prefork`). Its control
 socket keeps message boundaries. The first messages carry the boot message and the descriptors that children inherit;
 the others are requests of the spawner. When the socket closes, the zygote ends every process that its children have
-started, also those in sessions of their own, and exits. Its parent is a guard that does the same after the zygote has
+started, also those in other sessions, and exits. Its parent is a guard that does the same after the zygote has
 ended for another reason.
 """
 

@@ -117,7 +117,7 @@ def test_kernel_memory_counts_as_memory(hostile_without_groups, name):
 
 
 def test_sockets_in_transit_are_few(hostile_without_groups):
-    """A socket that is sent to nobody has no descriptor, but its data stays."""
+    """A socket that is sent and not received has no descriptor, but its data stays."""
     result = hostile_without_groups.run(PRELUDE + SOCKETS_IN_TRANSIT, timeout_s=60)
 
     assert result.error_type == "memory" or "Too many references" in result.stderr

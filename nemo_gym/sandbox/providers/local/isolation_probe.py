@@ -53,7 +53,7 @@ class Isolation:
         return ", ".join([*layers, f"groups ({counted})" if counted else "rlimits only"])
 
     @property
-    def sampled(self) -> list[str]:
+    def sampled_limits(self) -> list[str]:
         """Return the limits of a box as a whole that the kernel does not enforce here."""
         return [_RESOURCES[name] for name in (MEMORY, PIDS) if self.available and name not in self.counted]
 

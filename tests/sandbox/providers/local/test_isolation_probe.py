@@ -64,9 +64,9 @@ def test_the_probe_runs_once():
 
 def test_limits_that_the_kernel_does_not_enforce_are_named(monkeypatch):
     """An ordinary user without control groups must know that memory is measured, not limited."""
-    assert Isolation(counted=(MEMORY, PIDS)).sampled == []
-    assert Isolation(counted=(PIDS,)).sampled == ["memory"]
-    assert Isolation("bubblewrap is not installed").sampled == []
+    assert Isolation(counted=(MEMORY, PIDS)).sampled_limits == []
+    assert Isolation(counted=(PIDS,)).sampled_limits == ["memory"]
+    assert Isolation("bubblewrap is not installed").sampled_limits == []
     monkeypatch.setattr("nemo_gym.sandbox.providers.local.probe", Isolation)
 
     lines = [f"{result.level} {result.subject}: {result.message}" for result in doctor._check_sandboxes()]
