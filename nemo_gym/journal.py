@@ -22,9 +22,16 @@ from zlib import crc32
 import orjson
 
 from nemo_gym.errors import GymError
-from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_DETAIL_KEY
 from nemo_gym.wire.call_reply import parse_lenient_json
-from nemo_gym.wire.stored_rollout import LIMIT_CLASS, REWARD_KEY, RolloutKey, Row, StoredRollout, finite_float
+from nemo_gym.wire.stored_rollout import (
+    LIMIT_CLASS,
+    REWARD_KEY,
+    RolloutKey,
+    Row,
+    StoredRollout,
+    finite_float,
+    with_invalid_reward,
+)
 
 logger = logging.getLogger("nemo_gym.journal")
 
@@ -104,25 +111,7 @@ def parse_lenient(line: bytes) -> Row | None:
         return None
     reward = json.loads(line).get(REWARD_KEY)
     is_invalid = isinstance(reward, int | float) and finite_float(reward) is None
-    return _with_invalid_reward(row, f"{reward:g}, which is not finite") if is_invalid else row
-
-
-def mark_invalid_reward(record: Row) -> Row:
-    """Return a stored record whose reward is not a number as a failure of kind `invalid_reward`."""
-    reward = record.get(REWARD_KEY, 0.0)
-    if type(reward) is float or finite_float(reward) is not None:
-        return record
-    return _with_invalid_reward(record, f"{type(reward).__name__}, not a number")
-
-
-def _with_invalid_reward(row: Row, problem: str) -> Row:
-    """Return a row as a failure without reward, unless it already reports a failure."""
-    if row.get(NG_FAILURE_CLASS_KEY) is not None:
-        return row
-    message = f"the reward is {problem}"
-    detail = {"kind": "invalid_reward", "phase": "verify", "retryable": False, "message": message}
-    fields = {name: value for name, value in row.items() if name != REWARD_KEY}
-    return fields | {NG_FAILURE_CLASS_KEY: detail["kind"], NG_FAILURE_DETAIL_KEY: detail}
+    return with_invalid_reward(row, f"{reward:g}, which is not finite") if is_invalid else row
 
 
 class RolloutReader:

@@ -15,7 +15,7 @@ import orjson
 from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
 from nemo_gym.errors import ConfigPathNotFoundError
-from nemo_gym.journal import RolloutReader, mark_invalid_reward, read_rows, scan_rows
+from nemo_gym.journal import RolloutReader, read_rows, scan_rows
 from nemo_gym.keys import AGENT_REF_KEY_NAME
 from nemo_gym.metrics.aggregate import (
     AggregateMetrics,
@@ -43,7 +43,7 @@ from nemo_gym.metrics.pass_at_k import (
     compute_subset_metrics,
     highest_k_metrics,
 )
-from nemo_gym.wire.stored_rollout import REWARD_KEY, RolloutId, Row, StoredRollout
+from nemo_gym.wire.stored_rollout import REWARD_KEY, RolloutId, Row, StoredRollout, mark_invalid_reward
 
 __all__ = [
     "AggregateMetrics",

@@ -8,9 +8,9 @@ from pathlib import Path
 import orjson
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.journal import RolloutReader, line_location, mark_invalid_reward, parse_lenient, scan_lines
+from nemo_gym.journal import RolloutReader, line_location, parse_lenient, scan_lines
 from nemo_gym.rollouts.run_files import FAILURES_ENDING, MATERIALIZED_ENDING, PREVIOUS_ENDING, PROFILE_ENDING
-from nemo_gym.wire.stored_rollout import RolloutId, RolloutKey, Row
+from nemo_gym.wire.stored_rollout import RolloutId, RolloutKey, Row, mark_invalid_reward
 
 COLLATED_FOLDER = "preprocessed_datasets"
 

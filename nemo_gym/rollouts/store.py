@@ -12,7 +12,6 @@ from nemo_gym.journal import (
     LineIndex,
     PeriodicSync,
     index_entry,
-    mark_invalid_reward,
     read_rows,
     select_rows,
     write_lines,
@@ -30,7 +29,7 @@ from nemo_gym.rollouts.outcome import (
 )
 from nemo_gym.rollouts.output_guard import GuardedWriter, OpenCopy
 from nemo_gym.wire.call_reply import encode_json
-from nemo_gym.wire.stored_rollout import RolloutKey, Row, StoredRollout
+from nemo_gym.wire.stored_rollout import RolloutKey, Row, StoredRollout, mark_invalid_reward
 
 
 @dataclass

@@ -211,3 +211,21 @@ def _required_index(row: Mapping[str, Any], name: str) -> int:
 
 def _token_count(value: Any) -> int:
     return min(max(0, value), _MAX_TOKENS) if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def mark_invalid_reward(record: Row) -> Row:
+    """Return a stored record whose reward is not a number as a failure of kind `invalid_reward`."""
+    reward = record.get(REWARD_KEY, 0.0)
+    if type(reward) is float or finite_float(reward) is not None:
+        return record
+    return with_invalid_reward(record, f"{type(reward).__name__}, not a number")
+
+
+def with_invalid_reward(row: Row, problem: str) -> Row:
+    """Return a row as a failure without reward, unless it already reports a failure."""
+    if row.get(NG_FAILURE_CLASS_KEY) is not None:
+        return row
+    message = f"the reward is {problem}"
+    detail = {"kind": "invalid_reward", "phase": "verify", "retryable": False, "message": message}
+    fields = {name: value for name, value in row.items() if name != REWARD_KEY}
+    return fields | {NG_FAILURE_CLASS_KEY: detail["kind"], NG_FAILURE_DETAIL_KEY: detail}
