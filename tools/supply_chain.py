@@ -179,7 +179,7 @@ def fetch_advisories(packages: Sequence[Package], registry: str) -> list[Advisor
     try:
         first = fetch(packages[0])  # one request shows whether the registry answers
         with ThreadPoolExecutor(8) as pool:
-            return [*first, *(advisory for found in pool.map(fetch, packages[1:]) for advisory in found)]
+            return [*first, *(advisory for others in pool.map(fetch, packages[1:]) for advisory in others)]
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = mask_text(f"{registry}: {error!r}")
         raise NotChecked(f"no advisories: the registry does not provide them ({reason})") from None

@@ -120,11 +120,11 @@ def _forms(value: str) -> Iterator[str]:
     for piece in pieces:
         if not _is_trivial(piece):
             yield from {piece, quote(piece, safe=""), quote(piece), quote_plus(piece)}
-            escaped = _escaped(piece)
-            yield from escaped.union(*map(_escaped, escaped))  # text in JSON in a log line
+            escaped = _escaped_forms(piece)
+            yield from escaped.union(*map(_escaped_forms, escaped))  # text in JSON in a log line
 
 
-def _escaped(text: str) -> set[str]:
+def _escaped_forms(text: str) -> set[str]:
     return {json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1], repr(text)[1:-1]}
 
 

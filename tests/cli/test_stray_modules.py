@@ -69,7 +69,7 @@ def test_no_command_imports_a_stray_module_of_the_working_directory(folder, comm
 
 
 def test_validate_imports_a_server_of_the_working_directory_only_on_request(folder):
-    """The check of its fields needs its code, so the user decides, and is told what was not checked."""
+    """The check of its fields needs its code, so the user decides, and the output names what was not checked."""
     _, output = _run(folder, "env", "validate", "--config", "bait.yaml")
     assert "--import" in output and "bait" in output
 

@@ -167,7 +167,7 @@ def test_paths_stay_readable_and_keys_that_look_like_paths_do_not(tmp_path):
 
 @pytest.mark.parametrize("name", ["keep_a_secret", "guess_password", "eat_cookies"])
 def test_the_name_of_a_server_does_not_make_its_fields_secret(weather, name):
-    """An environment about passwords had its hosts and settings masked, so that its runs could not be told apart."""
+    """An environment about passwords had its hosts and settings masked, so that its runs looked the same."""
     block = {
         "entrypoint": "app.py",
         "domain": "agent",
