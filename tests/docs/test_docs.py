@@ -70,6 +70,18 @@ def test_names_of_modules_and_functions_exist(page: Path) -> None:
     assert not sorted(name for name in names if not resolves(name))
 
 
+def test_every_promise_names_a_check_that_exists() -> None:
+    """A promise whose check was renamed or removed is only a claim."""
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    paths = [word for command in re.findall(r"`pytest ([^`]+)`", page) for word in command.split() if "/" in word]
+    scenarios = re.findall(r"`python -m chaos (\w+)`", page)
+    rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| promise")]
+
+    assert not [path for path in paths if not (ROOT / path).exists()]
+    assert not [name for name in scenarios if not (ROOT / "chaos" / "scenarios" / f"{name}.py").exists()]
+    assert not [row for row in rows if "`" not in row.split("|")[2]]
+
+
 def test_the_example_of_the_configuration_page_is_a_valid_configuration() -> None:
     """The first thing a reader copies has to work."""
     from omegaconf import OmegaConf
