@@ -7,6 +7,7 @@ from chaos.evaluation import BrokenPromise
 from chaos.faulty_server import BLOCKS, FAULTY, FaultyEvaluation
 
 LONG_DIVISOR = 5
+SHORT_RUNS = 5
 
 
 def run_seed(folder: Path, seed: int) -> str:
