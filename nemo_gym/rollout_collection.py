@@ -295,16 +295,6 @@ class RolloutCollectionHelper:
         servers = client.global_config_dict
         max_attempts = config.max_rollout_attempts or _get_max_rollout_attempts()
         request = self._request(config, servers, max_attempts)
-        rules = AttemptRules(
-            server_type=server_types(servers),
-            scoring=scoring_rules(servers),
-            rollout_seconds=config.rollout_timeout_seconds,
-            max_steps=config.max_steps_per_rollout,
-            max_tokens=config.max_tokens_per_rollout,
-            in_flight=self.in_flight,
-            needed_servers=needed_servers(servers),
-            monitor=self.monitor,
-        )
         counts = OutcomeCounts()
         with RolloutStore(config.output_jsonl_fpath, sync_seconds=config.sync_seconds) as store:
             prepared = await prepare_run_in_thread(store, request)
@@ -320,7 +310,7 @@ class RolloutCollectionHelper:
                 [counts, *self.observers, *observers],
                 concurrency=config.num_samples_in_parallel or DEFAULT_CONCURRENCY,
                 store=store.write,
-                rules=rules,
+                rules=self._rules(config, servers),
                 retries=RolloutRetryPolicy(max_attempts=max_attempts, pause_seconds=config.retry_pause_seconds),
                 stop=stop,
             )
@@ -343,6 +333,19 @@ class RolloutCollectionHelper:
                     raise
                 logger.warning("no metrics were computed: %s", error)
         return counts
+
+    def _rules(self, config: RolloutCollectionConfig, servers: Mapping[str, Any]) -> AttemptRules:
+        """Return the rules by which the attempts of a run are classified."""
+        return AttemptRules(
+            server_type=server_types(servers),
+            scoring=scoring_rules(servers),
+            rollout_seconds=config.rollout_timeout_seconds,
+            max_steps=config.max_steps_per_rollout,
+            max_tokens=config.max_tokens_per_rollout,
+            in_flight=self.in_flight,
+            needed_servers=needed_servers(servers),
+            monitor=self.monitor,
+        )
 
     def _request(
         self, config: RolloutCollectionConfig, servers: Mapping[str, Any], max_attempts: int

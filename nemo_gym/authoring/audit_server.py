@@ -20,7 +20,7 @@ from nemo_gym.base_resources_server import SimpleResourcesServer
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
 from nemo_gym.catalog.components import load_tree
 from nemo_gym.config.instances import ServerInstance, instances_of
-from nemo_gym.config.omegaconf_adapter import as_dict
+from nemo_gym.config.omegaconf_adapter import as_plain_value
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_JUDGE_ERROR_KEY
@@ -249,6 +249,6 @@ def folder_settings(folder: Path) -> dict[str, Any]:
 def _resolve_block(tree: Mapping[Any, Any], instance: ServerInstance, path: Path) -> dict[str, Any]:
     name, server_type, implementation = instance.path
     try:
-        return as_dict(OmegaConf.create(dict(tree))[name][server_type][implementation])
+        return dict(as_plain_value(OmegaConf.create(dict(tree))[name][server_type][implementation]))
     except OmegaConfBaseException as error:
         raise ConfigError(str(error).split("\n", 1)[0], where=str(path), fix="CONFIG in audit.py") from None

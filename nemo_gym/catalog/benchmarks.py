@@ -24,7 +24,7 @@ from nemo_gym.catalog.components import BENCHMARK, datasets_of, load_tree
 from nemo_gym.catalog.rows import check_file
 from nemo_gym.config.instances import instances_of
 from nemo_gym.config.load import read_source
-from nemo_gym.config.omegaconf_adapter import as_dict
+from nemo_gym.config.omegaconf_adapter import as_plain_value
 from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
 from nemo_gym.config.schema_datasets import BenchmarkDatasetConfig
 from nemo_gym.config.search_roots import _augment_sys_path, component_search_roots
@@ -143,7 +143,8 @@ def parse_dataset(settings: Mapping[str, Any], subject: str, where: str | None =
 def _resolve(tree: Mapping[Any, Any], key_path: str, path: Path) -> dict[str, Any]:
     """Return the dataset at `key_path` with its interpolations resolved."""
     try:
-        return as_dict(OmegaConf.select(OmegaConf.create(dict(tree)), key_path))
+        dataset = as_plain_value(OmegaConf.select(OmegaConf.create(dict(tree)), key_path))
+        return dataset if isinstance(dataset, dict) else {}
     except OmegaConfBaseException as error:
         problem = str(error).splitlines()[0]
         raise ConfigInterpolationError(f"{key_path}: {problem}", where=str(path)) from None

@@ -25,7 +25,6 @@ from nemo_gym.config.secret_text import (
 from nemo_gym.config.secrets import MaskedRepr, mask_secrets
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.identity import server_fields
-from nemo_gym.serve.head import config_yaml
 
 BLOCK = "weather.resources_servers.example_weather"
 
@@ -93,7 +92,7 @@ def _surfaces(weather, entry: Entry) -> dict[str, str]:
     resolved = weather.resolve("+config_paths=[model.yaml,weather.yaml]", *entry.words, offline=True)
     plain = as_dict(resolved.config)
     texts["warnings"] = "\n".join(resolved.warnings)
-    texts["head"] = config_yaml(resolved.config, with_secrets=False)
+    texts["head"] = OmegaConf.to_yaml(mask_secrets(resolved.config))
     texts["run.json"] = json.dumps(server_fields(plain), ensure_ascii=False)
     texts["exporters"] = json.dumps(mask_secrets(plain), ensure_ascii=False)
     texts["repr"] = repr([MaskedRepr(resolved.config), *resolved.instances.valid])

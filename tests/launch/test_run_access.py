@@ -137,10 +137,10 @@ def test_the_token_is_sent_to_its_address_only() -> None:
     """A model endpoint or another program on the machine must not receive it."""
     run_token.adopt([("127.0.0.1", 4001), (None, 4002), ("127.0.0.1", None)], "token-of-the-run-2")
     try:
-        known = [run_token.headers_for(host, 4001) for host in ("localhost", "127.0.0.1", "0.0.0.0", "::1")]
-        unknown = [run_token.headers_for(*address) for address in (("127.0.0.1", 4002), ("model.example", 4001))]
+        for_own = [run_token.headers_for(host, 4001) for host in ("localhost", "127.0.0.1", "0.0.0.0", "::1")]
+        for_others = [run_token.headers_for(*address) for address in (("127.0.0.1", 4002), ("model.example", 4001))]
     finally:
         run_token.forget([("127.0.0.1", 4001), (None, 4002)])
 
-    assert known == [{"x-nemo-gym-run-token": "token-of-the-run-2"}] * 4
-    assert unknown == [{}, {}]
+    assert for_own == [{"x-nemo-gym-run-token": "token-of-the-run-2"}] * 4
+    assert for_others == [{}, {}]

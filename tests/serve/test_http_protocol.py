@@ -64,7 +64,7 @@ async def serving() -> AsyncIterator[Server]:
 
 
 def request(body: bytes = b"{}", path: str = "/echo", **headers: str) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", "Host: x", "Content-Type: application/json"]
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
     lines += [
         f"{name.replace('_', '-')}: {value}" for name, value in ({"Content_Length": str(len(body))} | headers).items()
     ]
@@ -106,7 +106,7 @@ async def test_a_body_of_unknown_length_is_refused_while_it_is_read() -> None:
     """A chunked body has no length to look at; the bytes that arrive must be counted."""
     async with serving() as server:
         reader, writer = await server.connect()
-        head = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        head = b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
         writer.write(head)
         with pytest.raises(ConnectionError):
             async with asyncio.timeout(TIMEOUT):

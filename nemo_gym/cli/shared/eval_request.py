@@ -19,6 +19,7 @@ from nemo_gym.cli.terminal.output import ThrottledNotice
 from nemo_gym.config.instances import instances_of
 from nemo_gym.config.keys import value_of
 from nemo_gym.config.omegaconf_adapter import as_dict
+from nemo_gym.config.search_roots import _augment_sys_path
 from nemo_gym.config_types import DEPRECATED_UPLOAD_ROLLOUTS_KEY, ServerInstanceConfig
 from nemo_gym.data.chunks import ChunkPreparer, ChunkTask, line_span
 from nemo_gym.data.collate import RowsRefused
@@ -140,6 +141,7 @@ def load_driver(path: str | None) -> Driver | None:
     if path is None:
         return None
     where, fix = "rollout_collection_driver", "name a function as module.path:function"
+    _augment_sys_path()  # the driver may be a module of the working directory
     try:
         driver: Driver = pkgutil.resolve_name(path)
     except (ValueError, ImportError, AttributeError) as error:
