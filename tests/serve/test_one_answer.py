@@ -96,7 +96,7 @@ UNENCODABLE: dict[str, Callable[[], Any]] = {
     "exception": lambda: ValueError("returned"),
 }
 
-ENCODED = ("surrogate", "key", "exception")
+ENCODED = ("surrogate", "key", "exception", "function")
 """Values that JSON expresses after all: half a character as U+FFFD, an object by its fields."""
 
 

@@ -118,13 +118,16 @@ async def test_connections_never_exceed_the_open_file_limit_and_the_log_names_it
     monkeypatch.setattr(http_sessions.resource, "getrlimit", lambda _: (http_sessions.OTHER_OPEN_FILES + 2, 4096))
     http_sessions.configure(GlobalAIOHTTPAsyncClientConfig(global_aiohttp_connector_limit_per_host=10_000))
     everyone_waits = asyncio.Event()
+    handlers: list[asyncio.Task] = []
 
     async def answer_later(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handlers.append(asyncio.current_task())
         with contextlib.suppress(asyncio.IncompleteReadError):
             while await reader.readuntil(b"\r\n\r\n"):
                 await everyone_waits.wait()
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
         writer.close()
+        await writer.wait_closed()
 
     server = await asyncio.start_server(answer_later, "127.0.0.1", 0)
     url = URL(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
@@ -135,6 +138,7 @@ async def test_connections_never_exceed_the_open_file_limit_and_the_log_names_it
     answers = await asyncio.gather(*calls)
     await http_sessions.close_current_session()
     server.close()
+    await asyncio.gather(*handlers)
 
     assert [answer.status for answer in answers] == [200] * 5
     assert "all 2 connections" in caplog.messages[0]

@@ -65,6 +65,7 @@ async def endpoint(head: bytes, body: bytes = b"", *, endless: bool = False) -> 
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # the transports close in the next iteration of the loop
 
 
 def client_for(url: str, kind: str) -> PacedOpenAI:
