@@ -106,8 +106,8 @@ async def test_a_body_of_unknown_length_is_refused_while_it_is_read() -> None:
     """A chunked body has no length to look at; the bytes that arrive must be counted."""
     async with serving() as server:
         reader, writer = await server.connect()
-        head = b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-        writer.write(head)
+        writer.write(b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
+        writer.write(b"Transfer-Encoding: chunked\r\n\r\n")
         with pytest.raises(ConnectionError):
             async with asyncio.timeout(TIMEOUT):
                 answer = asyncio.create_task(read_answer(reader))
