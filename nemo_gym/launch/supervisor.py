@@ -383,7 +383,8 @@ class Supervisor:
         except (GymError, TimeoutError) as problem:
             reason = problem or "it was not ready in time"
             if isinstance(problem, GymError) and unit.pid is None and not self._stopping:
-                await self._restart(unit, str(reason))  # the process ended while it was starting: another crash
+                unit.is_lost = False  # the process ended while it was starting: another crash
+                await self._restart(unit, str(reason))
                 return
             logger.error("%s could not be restarted: %s", unit.name, reason)
             if unit.pid is not None:
