@@ -29,7 +29,7 @@ class FailingSpawner:
 
     def signal(self, pid: int, number: int) -> None:
         assert self.supervisor is not None
-        self.supervisor.handle_exit(pid, -number)
+        asyncio.get_running_loop().call_soon(self.supervisor.handle_exit, pid, -number)
 
     async def close(self) -> None: ...
 
