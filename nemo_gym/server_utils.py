@@ -5,6 +5,7 @@ Server folders import, subclass and patch the names of this module. Functions th
 implementation is in `nemo_gym.transport` (calls) and `nemo_gym.serve` (serving).
 """
 
+import asyncio
 import os
 import signal
 import threading
@@ -238,6 +239,9 @@ class ServerClient(BaseModel):
             if timeout is None:
                 raise
             raise timeout from error
+        except asyncio.CancelledError:  # also while the call waits for the circuit breaker or for a retry
+            deadlines.note_awaited_server(server_name)
+            raise
         finally:
             if finished is not None:
                 finished.append((address.server_type, url_path, start, call_log.clock()))

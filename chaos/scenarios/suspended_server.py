@@ -11,7 +11,7 @@ SHORT_RUNS = 1
 
 def run_seed(folder: Path, seed: int) -> str:  # noqa: ARG001 - the disturbance is always the same
     """Suspend a server with SIGSTOP; its rollouts must time out, name the server and be scored after a resume."""
-    job = Evaluation(folder, overrides=["+rollout_timeout_seconds=3", "+max_rollout_attempts=1"], tasks=4, repeats=2)
+    job = Evaluation(folder, overrides=["+rollout_timeout_seconds=8", "+max_rollout_attempts=1"], tasks=4, repeats=2)
     with job.running() as process:
         send_signal(server_pids(process, job)["arithmetic"], signal.SIGSTOP)
         status, _ = job.finish(process)
