@@ -62,8 +62,11 @@ async def test_the_handler_that_executes_is_named_at_every_step() -> None:
             note()
             await asyncio.sleep(0)
 
+    async def run_outer() -> None:
+        await run_handler(outer(), label("outer"))
+
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(run_handler(outer(), label("outer")).__await__())  # type: ignore[arg-type]
+        tasks.create_task(run_outer())
         tasks.create_task(other())
 
     assert [name for name in seen if name is not None] == ["inner", "inner", "outer"]
