@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -54,6 +55,12 @@ RELAY = """
 """
 
 
+async def get_status(client: aiohttp.ClientSession, address: str, **options: Any) -> int:
+    """Return the status of an answer and give its connection back."""
+    async with client.get(address, **options) as answer:
+        return answer.status
+
+
 @pytest.fixture
 def strict_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DictConfig:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
@@ -74,7 +81,7 @@ async def test_servers_call_each_other_with_the_token_by_themselves(tmp_path: Pa
             for name, other in (("inner", "outer"), ("outer", "inner"))
         ]
         refused = [
-            (await stranger.get(f"{address}/{path}")).status
+            await get_status(stranger, f"{address}/{path}")
             for address in (f"http://127.0.0.1:{head.port}", url(run, "inner"), url(run, "outer"))
             for path in ("", "global_config_dict_yaml", "openapi.json")
         ]
@@ -96,10 +103,11 @@ async def test_another_process_of_the_user_finds_the_token_in_the_registry(
     async with Run(strict_config, [tmp_path], links=False) as run:
         with registering(run.config):
             run_token.forget([("127.0.0.1", run.config.head_server.port), *((i.host, i.port) for i in run.instances)])
-            entry = choose_run()
+            entry = choose_run(str(run.config.head_server.port))  # other tests run at the same time
             head = BaseServerConfig(host=entry.host, port=entry.port)
             client = await asyncio.to_thread(ServerClient.load_from_global_config, head)
             answer = await client.post(server_name="outer", url_path="/headers", json={})
+            await answer.read()
 
     assert answer.status == 200
 
@@ -111,7 +119,7 @@ async def test_a_user_may_choose_the_token(
     monkeypatch.setenv("NEMO_GYM_RUN_TOKEN", "chosen-by-the-user-77")
     headers = {"Authorization": "Bearer chosen-by-the-user-77"}
     async with Run(strict_config, [tmp_path], links=False) as run, aiohttp.ClientSession(headers=headers) as client:
-        statuses = [(await client.get(url(run, name))).status for name in ("inner", "outer")]
+        statuses = [await get_status(client, url(run, name)) for name in ("inner", "outer")]
 
     assert statuses == [200, 200]
 
