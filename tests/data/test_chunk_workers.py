@@ -21,7 +21,9 @@ def wait_until_gone(pids) -> None:
 @pytest.fixture
 def rows(tmp_path):
     path = tmp_path / "rows.jsonl"
-    lines = [{"responses_create_params": {"input": f"What is {n} + {n}?"}, "answer": str(2 * n)} for n in range(300)]
+    lines = [
+        {"responses_create_params": {"input": f"What is {n} + {n}?"}, "answer": str(2 * n)} for n in range(6000)
+    ]  # more than a pipe holds
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
@@ -66,7 +68,7 @@ for (_, one), (_, other) in zip(together, alone):
     merged.merge(one.metrics)
     expected.merge(other.metrics)
 assert merged.report() == expected.report()
-assert merged.report()["answer"] == {"unique_count": 300, "total_count": 300}
+assert merged.report()["answer"] == {"unique_count": 6000, "total_count": 6000}
 """
 
 
