@@ -23,6 +23,8 @@ _ADJACENT_STATEMENTS = 60
 _TEXT_COMMAND = re.compile(
     r"\\(?:boxed|fbox|text|textbf|textit|mathrm|mathbf|mathit|mathsf|operatorname|mbox|bf|rm)(?![a-zA-Z])"
 )
+_JSON_KEY = re.compile(r"[\s*_`$:=[-]*\{\s*[\"'].[\"']\s*:")
+"""The start of a JSON object whose key is one character, which names a field and not an option."""
 _DECORATION = " \t\r\n*_`$\"'{}<>~#|"
 _LABEL = re.compile(
     r"(?:the )?(?:final |correct |best |right )?(?:answer|option|choice)(?: is)?\s*[:=]?\s*(?=\(?\S\)?)", re.IGNORECASE
@@ -117,7 +119,10 @@ def parse_option(content: str, options: Sequence[str], texts: Mapping[str, str] 
 
 def _parse_folded_option(content: str, keys: tuple[str, ...], texts: Mapping[str, str]) -> str | NoAnswer:
     """Return the option that a folded text names, after removing formatting and a label."""
-    content = _TEXT_COMMAND.sub("", content[: _MAX_LENGTH * 4]).strip(_DECORATION)
+    content = _TEXT_COMMAND.sub("", content[: _MAX_LENGTH * 4])
+    if _JSON_KEY.match(content):
+        return NoAnswer(NO_OPTION)
+    content = content.strip(_DECORATION)
     if label := _LABEL.match(content):
         content = content[label.end() :].strip(_DECORATION)
     by_text = _by_text(content, texts)
@@ -226,6 +231,8 @@ def _by_statement(folded: FoldedText, keys: tuple[str, ...], texts: Mapping[str,
 def _parse_statement(text: str, start: int, keys: tuple[str, ...], texts: Mapping[str, str]) -> _Statement | None:
     """Parse the option after a phrase that ends at `start`; None if other prose follows the phrase."""
     rest = _TEXT_COMMAND.sub(lambda command: " " * len(command.group()), text[start : start + _MAX_LENGTH])
+    if _JSON_KEY.match(rest):
+        return None
     line = rest.lstrip(_DECORATION + ":=-")
     whole = line.split("\n", 1)[0].strip(_DECORATION + ".")
     if " " in whole and (by_text := _by_text(whole, texts)) is not None:  # before "the" is removed as a leading word

@@ -90,3 +90,17 @@ def test_the_usual_forms_are_read(letter: str, form: str) -> None:
 
     assert isinstance(extraction, ExtractedAnswer)
     assert extraction.value == letter
+
+
+@pytest.mark.parametrize(
+    "text", ['Answer: {"a": 1}', 'Answer: {"a":{"a":{"a":""}}}', '\\boxed{{"a": 1}}', 'The answer is [{"a": "x"}]']
+)
+def test_the_key_of_a_json_object_chooses_nothing(text: str) -> None:
+    assert isinstance(extract_choice(text, "ABCD"), NoAnswer)
+
+
+def test_a_json_object_may_state_the_answer() -> None:
+    extraction = extract_choice('{"answer": "B"}', "ABCD")
+
+    assert isinstance(extraction, ExtractedAnswer)
+    assert extraction.value == "B"

@@ -4,6 +4,7 @@ import pytest
 
 PRELUDE = """
 import fcntl, os, pty, socket, time
+held = []  # until the program ends: the limit of descriptors ends the loop, and memory is measured every 10 ms
 def in_children(work):
     for _ in range(16):
         if os.fork() == 0:
@@ -26,7 +27,6 @@ def fill(*ends):
 
 PAIRS = """
 def work():
-    held = []
     while True:
         held.append(socket.socketpair())
         fill(*held[-1])
@@ -69,7 +69,6 @@ time.sleep(60)
 
 TERMINALS = """
 def work():
-    held = []
     while True:
         held.append(pty.openpty())
 in_children(work)
@@ -77,9 +76,9 @@ in_children(work)
 
 LOCKS = """
 def work():
-    files = [os.open(f"{os.getpid()}-{n}", os.O_CREAT | os.O_RDWR) for n in range(40)]
+    held.extend(os.open(f"{os.getpid()}-{n}", os.O_CREAT | os.O_RDWR) for n in range(40))
     for start in range(0, 10 ** 9, 40):
-        for file in files:
+        for file in held:
             for number in range(start, start + 40):
                 fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * number)
 in_children(work)
