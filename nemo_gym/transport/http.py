@@ -20,7 +20,9 @@ from aiohttp import (
     ClientConnectionError,
     ClientConnectorCertificateError,
     ClientConnectorError,
+    ClientHandlerType,
     ClientPayloadError,
+    ClientRequest,
     ClientResponse,
     ClientSession,
     ClientTimeout,
@@ -310,7 +312,16 @@ async def _attempt_with_aiohttp(call: _HttpCall, session: ClientSession) -> Clie
         "timeout": ClientTimeout(total=left, connect=limits.connect, sock_read=limits.sock_read, sock_connect=connect),
         "headers": with_header(call.options.get("headers"), DEADLINE_HEADER, _deadline_header(left)),
     }
+    if run_token.RUN_TOKEN_HEADER in options["headers"]:
+        options["middlewares"] = (_send_token_only_to_runs,)
     return await session.request(call.method, call.url, **options)
+
+
+async def _send_token_only_to_runs(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+    """Remove the run token from a request that follows a redirect to an address of no known run."""
+    if run_token.token_for(request.url.host, request.url.port) is None:
+        request.headers.popall(run_token.RUN_TOKEN_HEADER, None)
+    return await handler(request)
 
 
 def _deadline_header(left: float) -> str:

@@ -6,10 +6,11 @@ import logging
 import aiohttp
 import orjson
 import pytest
+from yarl import URL
 
 from nemo_gym.errors import CircuitOpen, ConfigError, DeadlineExceeded, ServerUnreachable
 from nemo_gym.keys import DEADLINE_HEADER
-from nemo_gym.transport import deadlines, http, http_sessions
+from nemo_gym.transport import deadlines, http, http_sessions, run_token
 from nemo_gym.transport.http import send
 from nemo_gym.transport.http_sessions import GlobalAIOHTTPAsyncClientConfig
 from nemo_gym.transport.retries import ONCE, SUMMARY_SECONDS, HealthRegistry, RetryPolicy
@@ -301,3 +302,20 @@ async def test_an_address_that_is_none_is_a_configuration_error(url):
     """`policy_base_url` without its scheme is the commonest mistake; it should say so."""
     with pytest.raises(ConfigError, match="is not an HTTP address"):
         await send("GET", url, policy=QUICK)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("options", [{}, {"cookies": {"a": "b"}}], ids=["own pool", "aiohttp"])
+async def test_a_redirect_does_not_carry_the_run_token_away(options, scripted_server, say):
+    """A server folder may redirect to any host; with the token, that host could use every server of the run."""
+    async with scripted_server(say(200)) as stranger, scripted_server(say(307, location=stranger.url)) as ours:
+        address = [(URL(ours.url).host, URL(ours.url).port)]
+        run_token.adopt(address, "a-token-of-this-test")
+        try:
+            response = await send("POST", ours.url, json={}, **options)
+        finally:
+            run_token.forget(address)
+
+    assert response.status == 200
+    assert all(b"a-token-of-this-test" in request for request in ours.requests)
+    assert [b"a-token-of-this-test" in request for request in stranger.requests] == [False]
