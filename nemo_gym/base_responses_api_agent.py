@@ -39,7 +39,7 @@ from nemo_gym.serve.app import create_app
 from nemo_gym.serve.correlation import ROLLOUT_ID, rollout_index_from_run_body
 from nemo_gym.serve.endpoints import async_handler, json_endpoint, json_response, plan_for, resolved_signature
 from nemo_gym.server_utils import BaseServer, SimpleServer, get_first_server_config_dict
-from nemo_gym.transport import call_log, deadlines
+from nemo_gym.transport import call_timing, deadlines
 from nemo_gym.wire.run_seed_verify import BaseRunRequest, BaseVerifyResponse
 
 RESPONSES_PATH = "/v1/responses"
@@ -169,9 +169,9 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
                 rollout_id = self.rollout_id_from_run(body) if body is not None else None
             except ValueError as error:
                 raise HTTPException(422, str(error)) from None
-            if call_log.current_rollout() is None and body is not None:
-                call_log.set_current_rollout(rollout_index_from_run_body(body))
-            timer = call_log.PhaseTimer() if deadlines.current_allowance() is not None else None
+            if call_timing.current_rollout() is None and body is not None:
+                call_timing.set_current_rollout(rollout_index_from_run_body(body))
+            timer = call_timing.PhaseTimer() if deadlines.current_allowance() is not None else None
             try:
                 if rollout_id is None:
                     answer = await call(*args, **kwargs)

@@ -51,16 +51,16 @@ from nemo_gym.rollouts.collect import (
     StopCondition,
     collect,
 )
-from nemo_gym.rollouts.identity import Identity, code_versions, server_fields
 from nemo_gym.rollouts.outcome import Job, Outcome, OutcomeCounts, ScoredRollout, outcome_record
 from nemo_gym.rollouts.plan import AgentNames, PlanOptions, PlanSummary
 from nemo_gym.rollouts.refusals import endpoint_refused
 from nemo_gym.rollouts.resume import CollectionRequest, check_request, prepare_run_in_thread
 from nemo_gym.rollouts.run_files import materialized_path_for
+from nemo_gym.rollouts.run_identity import Identity, code_versions, server_fields
 from nemo_gym.rollouts.scoring_rules import AGENTS, scoring_rules
 from nemo_gym.rollouts.store import RolloutStore
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status, setup_server_client
-from nemo_gym.transport import call_log, deadlines
+from nemo_gym.transport import call_timing, deadlines
 from nemo_gym.transport.deadlines import ALLOWANCE_HEADER, Allowance
 from nemo_gym.wire.stored_rollout import Row
 
@@ -426,7 +426,7 @@ def _sender(client: ServerClient, config: RolloutCollectionConfig) -> Send:
     headers = {ALLOWANCE_HEADER: config.allowance.header_value()}
 
     async def send(job: Job) -> Any:
-        call_log.set_current_rollout(job.key.rollout_id)
+        call_timing.set_current_rollout(job.key.rollout_id)
         with deadlines.time_limit(seconds):
             return await _run_on_agent(client, job.row, headers=headers)
 

@@ -62,7 +62,7 @@ from nemo_gym.serve.head import (
 from nemo_gym.serve.session import SessionMiddleware, SessionPolicy
 from nemo_gym.serve.webserver import is_fastapi_entrypoint as is_nemo_gym_fastapi_entrypoint
 from nemo_gym.serve.webserver import is_fastapi_worker as is_nemo_gym_fastapi_worker
-from nemo_gym.transport import call_log, deadlines, http, http_sessions, in_process, run_token
+from nemo_gym.transport import call_timing, deadlines, http, http_sessions, in_process, run_token
 from nemo_gym.transport.blocking_get import get_blocking
 from nemo_gym.transport.client_response import (
     get_response_json,
@@ -191,7 +191,7 @@ class ServerClient(BaseModel):
         """Call a server instance and return the response. `kwargs` are those of aiohttp.
 
         A pydantic model as `json` is sent without its unset fields. Instances of this process and of linked cells are
-        called without HTTP. The call is logged in `call_log` if it belongs to a rollout.
+        called without HTTP. The call is logged in `call_timing` if it belongs to a rollout.
 
         Raises:
             ServerUnreachable: no answer, or the session of the call ended with the process that kept it.
@@ -202,12 +202,12 @@ class ServerClient(BaseModel):
         body = kwargs.get("json")
         if addresses.needs_rollout_ids:
             url_path = rollout_prefix(address, url_path, body) + url_path
-        rollout, finished, start = call_log.current_rollout(), call_log.finished_calls(), call_log.clock()
+        rollout, finished, start = call_timing.current_rollout(), call_timing.finished_calls(), call_timing.clock()
         if rollout is None and url_path == "/run" and body is not None:
             rollout = rollout_index_from_run_body(body)  # later the agent's request class may drop the index
         if rollout is not None:
-            number = next(call_log.call_numbers)
-            call_log.pending_calls[number] = (rollout, server_name, url_path)
+            number = next(call_timing.call_numbers)
+            call_timing.pending_calls[number] = (rollout, server_name, url_path)
         allowance = deadlines.current_allowance()
         limit = None if allowance is None else allowance.call_limit(address.server_type, url_path)
         seconds = None if limit is None else limit[0]
@@ -244,9 +244,9 @@ class ServerClient(BaseModel):
             raise
         finally:
             if finished is not None:
-                finished.append((address.server_type, url_path, start, call_log.clock()))
+                finished.append((address.server_type, url_path, start, call_timing.clock()))
             if rollout is not None:
-                del call_log.pending_calls[number]
+                del call_timing.pending_calls[number]
 
     async def get(self, server_name: str, url_path: str, **kwargs: Any) -> ClientResponse:
         return await self.request(server_name=server_name, url_path=url_path, method="GET", **kwargs)

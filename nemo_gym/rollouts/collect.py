@@ -33,7 +33,7 @@ from nemo_gym.rollouts.outcome import (
 )
 from nemo_gym.rollouts.refusals import RefusalBreaker, refusal_reason
 from nemo_gym.transport import deadlines
-from nemo_gym.transport.call_log import phase_seconds, phases_from_error
+from nemo_gym.transport.call_timing import phase_seconds, phases_from_error
 from nemo_gym.wire.stored_rollout import RolloutId, RolloutKey, StoredRollout
 
 logger = logging.getLogger("nemo_gym.rollouts")

@@ -8,7 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.identity import (
+from nemo_gym.rollouts.outcome import Job
+from nemo_gym.rollouts.plan import Line, PlanOptions, PlanSummary, added_repeats, plan_jobs, plan_more, read_lines
+from nemo_gym.rollouts.plan import check_rows as check_planned_rows
+from nemo_gym.rollouts.run_identity import (
     Identity,
     RowHash,
     describe_planned_rows,
@@ -17,10 +20,7 @@ from nemo_gym.rollouts.identity import (
     read_identity,
     write_identity,
 )
-from nemo_gym.rollouts.identity import check_planned_rows as check_stored_rows
-from nemo_gym.rollouts.outcome import Job
-from nemo_gym.rollouts.plan import Line, PlanOptions, PlanSummary, added_repeats, plan_jobs, plan_more, read_lines
-from nemo_gym.rollouts.plan import check_rows as check_planned_rows
+from nemo_gym.rollouts.run_identity import check_planned_rows as check_stored_rows
 from nemo_gym.rollouts.store import RolloutStore
 
 logger = logging.getLogger("nemo_gym.rollouts")

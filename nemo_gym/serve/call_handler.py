@@ -37,7 +37,7 @@ from nemo_gym.serve.endpoints import (
 from nemo_gym.serve.failures import request_deadline_exceeded
 from nemo_gym.serve.process_status import handler_label, handler_name, run_handler
 from nemo_gym.serve.session import COOKIE_ATTRIBUTES, SessionMiddleware, cookie_values
-from nemo_gym.transport import call_log, deadlines
+from nemo_gym.transport import call_timing, deadlines
 from nemo_gym.transport.asgi import collect_reply, run_app, scope_of, write_reply
 from nemo_gym.transport.event_loop import result_or_error
 from nemo_gym.wire.call_reply import Call, Reply, encode_model
@@ -253,7 +253,7 @@ class CallHandler:
         """Run the endpoint in the current context, which must be new: open the session, validate, call, reply."""
         deadlines.adopt_caller(alarm, call.headers)
         if call.rollout is not None:
-            call_log.set_current_rollout(call.rollout)
+            call_timing.set_current_rollout(call.rollout)
         if prefix is not None:
             adopt_rollout(prefix)
         session: dict[str, Any] | None = None

@@ -17,7 +17,7 @@ from nemo_gym.keys import DEADLINE_HEADER
 from nemo_gym.serve.process_status import handler_label, handler_name, run_handler
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.asgi import CALLER_ENFORCES_DEADLINE
-from nemo_gym.transport.call_log import current_rollout, phase_headers
+from nemo_gym.transport.call_timing import current_rollout, phase_headers
 from nemo_gym.transport.client_response import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
 from nemo_gym.transport.event_loop import result_or_error
 

@@ -12,7 +12,7 @@ Other modules:
 - `retries`: retry policy, circuit breaker, endpoint health
 - `model_client`: the OpenAI client of model servers and its concurrency limit
 - `shared_semaphore`: concurrency limits across processes
-- `call_log`: pending calls of each rollout, and the time it spent in each phase
+- `call_timing`: pending calls of each rollout, and the time it spent in each phase
 - `client_response`: reading responses; `asgi`: ASGI to `Call` and `Reply` and back
 - `large_bodies`: limits on the size of bodies, memory for large answers, decompression
 - `event_loop`: one object per event loop, waiting for slots, coalesced writes

@@ -24,7 +24,7 @@ from nemo_gym.config.secret_text import (
 )
 from nemo_gym.config.secrets import MaskedRepr, mask_secrets
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.identity import server_fields
+from nemo_gym.rollouts.run_identity import server_fields
 
 BLOCK = "weather.resources_servers.example_weather"
 

@@ -96,10 +96,12 @@ def test_the_usual_forms_are_read(letter: str, form: str) -> None:
     "text", ['Answer: {"a": 1}', 'Answer: {"a":{"a":{"a":""}}}', '\\boxed{{"a": 1}}', 'The answer is [{"a": "x"}]']
 )
 def test_the_key_of_a_json_object_chooses_nothing(text: str) -> None:
+    """Data that a model prints instead of an answer would otherwise be right in a quarter of the questions."""
     assert isinstance(extract_choice(text, "ABCD"), NoAnswer)
 
 
 def test_a_json_object_may_state_the_answer() -> None:
+    """Models that are asked for JSON answer in this form."""
     extraction = extract_choice('{"answer": "B"}', "ABCD")
 
     assert isinstance(extraction, ExtractedAnswer)

@@ -16,7 +16,7 @@ from nemo_gym.launch import supervisor
 from nemo_gym.launch.ports import OFFLINE_PORT
 from nemo_gym.launch.run import Run
 from nemo_gym.server_utils import ServerClient, get_response_json
-from nemo_gym.transport import call_log
+from nemo_gym.transport import call_timing
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.asyncio
@@ -99,7 +99,7 @@ class Caller:
     async def call(self, run: Run, name: str, path: str, rollout: tuple[int, int] | None = None) -> dict[str, Any]:
         head = BaseServerConfig.model_validate(dict(run.config["head_server"]))
         client = ServerClient(head_server_config=head, global_config_dict=run.config)
-        call_log.set_current_rollout(rollout)
+        call_timing.set_current_rollout(rollout)
         async with asyncio.timeout(60):
             response = await client.post(server_name=name, url_path=path, json={})
             answer = await get_response_json(response)

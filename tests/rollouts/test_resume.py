@@ -14,10 +14,10 @@ import pytest
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.journal import StoreError
-from nemo_gym.rollouts.identity import Identity, check_planned_rows
 from nemo_gym.rollouts.outcome import FailedRollout, Failure, ScoredRollout
 from nemo_gym.rollouts.plan import PlanOptions
 from nemo_gym.rollouts.resume import CollectionRequest, ResumeRefused, check_request, prepare_run, prepare_run_in_thread
+from nemo_gym.rollouts.run_identity import Identity, check_planned_rows
 from nemo_gym.rollouts.store import RolloutStore
 
 

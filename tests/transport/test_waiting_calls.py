@@ -17,7 +17,7 @@ from nemo_gym.serve.correlation import RolloutContextMiddleware
 from nemo_gym.serve.failures import DeadlineMiddleware, FailureMiddleware
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.transport import in_process
-from nemo_gym.transport.call_log import pending_calls
+from nemo_gym.transport.call_timing import pending_calls
 from nemo_gym.transport.cell_link import (
     WAITING_CALLS,
     CellLink,

@@ -45,8 +45,8 @@ def run(args: argparse.Namespace) -> int:
     from nemo_gym.catalog.atomic_files import whole_file
     from nemo_gym.cli.shared.scoring import print_scores, summarize_entry
     from nemo_gym.rollouts.aggregate import write_metrics
-    from nemo_gym.rollouts.identity import check_planned_rows
     from nemo_gym.rollouts.run_files import aggregate_metrics_path_for, materialized_path_for
+    from nemo_gym.rollouts.run_identity import check_planned_rows
 
     resolved = options.resolve_config(args, needs_model=False)
     config, shards = _find_files(args, resolved.config)

@@ -44,7 +44,7 @@ def default_inputs(args: argparse.Namespace, config: Any) -> dict[str, Any]:
 def run(args: argparse.Namespace) -> int:
     from nemo_gym.metrics.scores import compute_scores
     from nemo_gym.reward_profile import RewardProfileConfig, RewardProfiler, RunProfile, count_reward_spread
-    from nemo_gym.rollouts.identity import check_planned_rows
+    from nemo_gym.rollouts.run_identity import check_planned_rows
     from nemo_gym.wire.stored_rollout import REWARD_KEY
 
     config = options.resolve_config(args, needs_model=False).config

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     import uvloop
 
     from nemo_gym.rollout_reverification import Reverification, RolloutReverificationConfig, StoredRollouts
-    from nemo_gym.rollouts.identity import check_planned_rows
+    from nemo_gym.rollouts.run_identity import check_planned_rows
     from nemo_gym.rollouts.scoring_rules import find_verifiers
 
     resolved = options.resolve_config(args, needs_model=False)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.cli.main import main
-from nemo_gym.rollouts.identity import Identity, describe_planned_rows, write_identity
+from nemo_gym.rollouts.run_identity import Identity, describe_planned_rows, write_identity
 
 GYM = (sys.executable, "-m", "nemo_gym.cli.main")
 Rows = Sequence[dict[str, Any]]

@@ -48,5 +48,5 @@ def test_a_run_writes_no_secret_anywhere(tmp_path: Path, rows: str) -> None:  # 
     assert len(files) > 5
     surfaces = {str(path): path.read_bytes() for path in files}
     surfaces |= {f"output {number}": (done.stdout + done.stderr).encode() for number, done in enumerate(outputs)}
-    found = [(name, seed) for name, text in surfaces.items() for seed in SEEDS if SEEDS[seed].encode() in text]
-    assert found == []
+    leaks = [(name, seed) for name, text in surfaces.items() for seed in SEEDS if SEEDS[seed].encode() in text]
+    assert leaks == []

@@ -5,7 +5,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from nemo_gym.journal import StoreError
-from nemo_gym.rollouts.identity import (
+from nemo_gym.rollouts.run_identity import (
     Identity,
     RowHash,
     code_versions,
