@@ -10,43 +10,62 @@ import pkgutil
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from chaos import scenarios
 from chaos.evaluation import BrokenPromise
 
-CONCURRENT_RUNS = 2
+CONCURRENT_RUNS = 3
+"""Runs at a time, of any scenarios. Most of them wait for a timeout at some time, so that two cores suffice."""
+SHORT_RUNS = 20
 SCENARIOS = [module.name for module in pkgutil.iter_modules(scenarios.__path__)]
 
 
-def run_scenario(name: str, seeds: range, folder: Path) -> list[str]:
-    """Run a scenario for every seed, two runs at a time; print a summary and return a line per broken promise."""
+@dataclass(frozen=True)
+class RunResult:
+    """The result of one disturbed run: a sentence about it, or the problem of a broken promise."""
+
+    summary: str
+    problem: str
+    seconds: float
+
+
+def run_seed(name: str, seed: int, folder: Path) -> RunResult:
+    """Run one scenario with one seed."""
     module = importlib.import_module(f"chaos.scenarios.{name}")
     begin = time.monotonic()
-    summaries: list[str] = []
+    summary = problem = ""
+    try:
+        summary = module.run_seed(folder / name / str(seed), seed)
+    except BrokenPromise as broken:
+        problem = f"{name}, seed {seed}: {broken}"
+    return RunResult(summary, problem, time.monotonic() - begin)
 
-    def run_seed(seed: int) -> str | None:
-        try:
-            summaries.append(module.run_seed(folder / name / str(seed), seed))
-        except BrokenPromise as problem:
-            return f"{name}, seed {seed}: {problem}"
-        return None
 
+def run_scenarios(seeds: Mapping[str, range], folder: Path) -> list[str]:
+    """Run every scenario for its seeds; print a line for each scenario and return the problems."""
+    problems: list[str] = []
     with ThreadPoolExecutor(CONCURRENT_RUNS) as pool:
-        problems = [problem for problem in pool.map(run_seed, seeds) if problem]
-    seconds = time.monotonic() - begin
-    last = f" (the last: {summaries[-1]})" if summaries else ""
-    print(f"{name}: {len(summaries)} of {len(seeds)} runs kept every promise, {seconds / len(seeds):.1f} s each{last}")
+        futures = {name: [pool.submit(run_seed, name, seed, folder) for seed in seeds[name]] for name in seeds}
+        for name, runs in futures.items():
+            results = [run.result() for run in runs]
+            kept = [result.summary for result in results if not result.problem]
+            mean = sum(result.seconds for result in results) / len(results)
+            last = f" (the last: {kept[-1]})" if kept else ""
+            print(f"{name}: {len(kept)} of {len(results)} runs kept every promise, {mean:.1f} s each{last}", flush=True)
+            for result in results:
+                if result.problem:
+                    print(result.problem, file=sys.stderr)
+                    problems.append(result.problem)
     return problems
 
 
-def number_of_runs(name: str, runs: int | None) -> int:
-    """Return how often a scenario runs: `SHORT_RUNS` in CI (`runs` is None), otherwise `runs` divided for slow ones."""
-    module = importlib.import_module(f"chaos.scenarios.{name}")
-    if runs is None:
-        return int(getattr(module, "SHORT_RUNS", 20))
-    return max(1, runs // int(getattr(module, "LONG_DIVISOR", 1)))
+def number_of_short_runs(name: str) -> int:
+    """Return how often a scenario runs in CI: its own `SHORT_RUNS`, or 20."""
+    return int(getattr(importlib.import_module(f"chaos.scenarios.{name}"), "SHORT_RUNS", SHORT_RUNS))
 
 
 def main() -> int:
@@ -61,13 +80,12 @@ def main() -> int:
     )
     args = parser.parse_args()
     begin = time.monotonic()
-    problems = []
+    seeds = {}
+    for name in args.scenarios or SCENARIOS:
+        count = number_of_short_runs(name) if args.short else args.runs
+        seeds[name] = range(args.seed, args.seed + count)
     with tempfile.TemporaryDirectory() as folder:
-        for name in args.scenarios or SCENARIOS:
-            count = number_of_runs(name, None if args.short else args.runs)
-            for problem in run_scenario(name, range(args.seed, args.seed + count), Path(folder)):
-                print(problem, file=sys.stderr)
-                problems.append(problem)
+        problems = run_scenarios(seeds, Path(folder))
     print(f"{len(problems)} promises broken, {time.monotonic() - begin:.0f} s")
     return int(bool(problems))
 

@@ -61,6 +61,8 @@ class Evaluation:
     tasks: int = TASKS
     repeats: int = REPEATS
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    earlier_children: set[int] = field(default_factory=lambda: set(child_pids(os.getpid())))
+    """Children of this process from before the evaluation, such as the boxes of another test."""
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True)
@@ -130,11 +132,16 @@ class Evaluation:
     def processes(self) -> list[int]:
         """Return the ids of the live processes of this evaluation, and of processes that any evaluation left."""
         entry = f"{MARK}={self.mark}".encode()
-        return [*(pid for pid in _pids() if entry in _environment(pid)), *_orphans()]
+        orphans = [pid for pid in _orphans() if pid not in self.earlier_children]
+        return [*(pid for pid in _pids() if entry in _environment(pid)), *orphans]
 
     def check_no_process_is_left(self) -> None:
         """Fail if a process of the run is still alive after 20 seconds."""
-        wait_for(lambda: not self.processes(), "ending every process of the run", 20.0)
+        try:
+            wait_for(lambda: not self.processes(), "ending every process of the run", 20.0)
+        except BrokenPromise as problem:
+            commands = [_command(pid) for pid in self.processes()]
+            raise BrokenPromise(f"{problem}; still alive: {', '.join(commands)}") from None
 
     def resume_until_scored(self, max_resumes: int = 4) -> None:
         """Resume until every rollout is scored; each resume retries the rollouts that failed before."""
@@ -227,6 +234,13 @@ def _orphans() -> list[int]:
 
 def _pids() -> list[int]:
     return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
+
+
+def _command(pid: int) -> str:
+    """Return the start of the command line of a process; empty if it has ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:300]
+    return ""
 
 
 def _environment(pid: int) -> bytes:

@@ -7,8 +7,6 @@ from pathlib import Path
 from chaos.evaluation import BrokenPromise
 from chaos.faulty_server import CRASHES, FaultyEvaluation
 
-LONG_DIVISOR = 5
-SHORT_RUNS = 3
 MAX_SECONDS = 60.0
 
 

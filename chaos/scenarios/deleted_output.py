@@ -8,8 +8,6 @@ from pathlib import Path
 from chaos.evaluation import BrokenPromise, Evaluation, read_records, rollout_id, wait_for
 from chaos.scenarios.kills import undisturbed_run
 
-SHORT_RUNS = 10
-
 
 def delete(path: Path, _chance: random.Random) -> None:
     path.unlink()

@@ -5,7 +5,6 @@ from pathlib import Path
 from chaos.endpoint import FaultyEndpoint, serving
 from chaos.evaluation import BrokenPromise, Evaluation, RolloutId, read_records, rollout_id
 
-LONG_DIVISOR = 20
 SHORT_RUNS = 1
 FAULT_SHARE = 0.1
 

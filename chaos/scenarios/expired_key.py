@@ -12,7 +12,6 @@ from pathlib import Path
 from chaos.endpoint import FaultyEndpoint, serving
 from chaos.evaluation import BrokenPromise, Evaluation
 
-SHORT_RUNS = 10
 CONCURRENCY = 6
 MAX_REFUSED = 2 * CONCURRENCY + 4
 """The first few, then one per worker, and one more per worker for rows sent before the last accepted one."""

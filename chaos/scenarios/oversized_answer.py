@@ -20,8 +20,6 @@ from pathlib import Path
 from chaos.endpoint import answer_to, content_length, head_of, serving
 from chaos.evaluation import BrokenPromise, Evaluation, read_records, rollout_id
 
-LONG_DIVISOR = 20
-SHORT_RUNS = 2
 FORMS = ("declared length", "endless", "gzip", "values")
 OVERSIZED_SHARE = 0.3
 SIZE = 100_000_000

@@ -6,9 +6,6 @@ from pathlib import Path
 from chaos.evaluation import BrokenPromise
 from chaos.faulty_server import BLOCKS, CRASHES, FAULTY, FaultyEvaluation
 
-LONG_DIVISOR = 5
-SHORT_RUNS = 5
-
 
 def run_seed(folder: Path, seed: int) -> str:
     """Crash or block cells with three or four different rows of one server."""

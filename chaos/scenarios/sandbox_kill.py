@@ -23,7 +23,6 @@ from nemo_gym.sandbox.base_server import SandboxServer, SandboxServerConfig
 from nemo_gym.sandbox.providers.local import box
 from nemo_gym.base_resources_server import BaseVerifyRequest, BaseVerifyResponse
 
-SHORT_RUNS = 10
 PLAN = Path(__file__).parents[2] / "plan.json"
 
 

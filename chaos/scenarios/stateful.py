@@ -24,7 +24,6 @@ from chaos.evaluation import (
     wait_until,
 )
 
-SHORT_RUNS = 10
 COMPONENTS = ROOT / "chaos" / "components"
 HOSTINGS = (("process", "cell"), ("cell", "cell"), ("cell", "process"))
 """Hosting of the ledger and of the agent; if they share no process, the agent survives the ledger."""

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from chaos.evaluation import BrokenPromise, Evaluation, read_records, send_signal, server_pids
 
-LONG_DIVISOR = 200
 SHORT_RUNS = 1
 
 

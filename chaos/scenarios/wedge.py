@@ -6,9 +6,6 @@ from pathlib import Path
 from chaos.evaluation import BrokenPromise
 from chaos.faulty_server import BLOCKS, FAULTY, FaultyEvaluation
 
-LONG_DIVISOR = 5
-SHORT_RUNS = 5
-
 
 def run_seed(folder: Path, seed: int) -> str:
     """Block the cells with the fault that the seed determines, in one or two rows of one server."""
