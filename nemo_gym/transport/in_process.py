@@ -83,7 +83,7 @@ async def request(
 ) -> LocalResponse:
     """Call `app` and return its complete response. Arguments up to `allow_redirects` are request options of aiohttp.
 
-    `callee` is the name of the server in errors; `limit` is a second timeout, for this kind of call.
+    `callee` is the name of the server in errors; `limit` is the timeout of the rollout for this kind of call.
 
     Raises:
         DeadlineExceeded: the deadline, `limit` or `timeout` passed; the handler was cancelled.
@@ -103,10 +103,9 @@ async def request(
     moment = deadlines.deadline_moment()
     if moment is None:
         moment = now + http_sessions.settings().request_timeout_seconds
-    if limit is not None and now + limit < moment:
-        moment = now + limit
-    if timeout is not None and now + timeout < moment:
-        moment = now + timeout
+    for seconds in (limit, timeout):
+        if seconds is not None:
+            moment = min(moment, now + seconds)
     left = max(0.0, moment - now)
     call = Call(method.upper(), base_url, path, body, headers, cookies, callee, rollout, left)
     outer = deadlines.current_alarm()

@@ -173,7 +173,7 @@ async def test_an_endpoint_that_never_answers_is_left_alone_after_a_while(closed
     assert caught.value.where == "dead"
 
 
-PATIENT = RetryPolicy(attempts=1000, first_pause=0.01, max_pause=0.01, gives_up_unreachable=True)
+PATIENT = RetryPolicy(attempts=1000, first_pause=0.01, max_pause=0.01, has_unreachable_timeout=True)
 
 
 @pytest.mark.asyncio
