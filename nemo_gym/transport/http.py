@@ -1,6 +1,6 @@
 """The HTTP carrier: send a request with a deadline, retries and a circuit breaker.
 
-A request is retried only if that is safe: the method is safe (GET), the caller passed `safe_to_repeat`, the connection
+A request is retried only if that is safe: the method is safe (GET), the caller passed `safe_to_retry`, the connection
 was never established, or the server rejected the request with 429 or 503. If the connection is lost after the request
 was sent, the server may have executed it.
 """
@@ -108,7 +108,7 @@ async def send(
     *,
     policy: RetryPolicy = SERVER_CALL,
     callee: str | None = None,
-    safe_to_repeat: bool = False,
+    safe_to_retry: bool = False,
     session: ClientSession | None = None,
     max_bytes: int | None = None,
     **options: Any,
@@ -125,7 +125,7 @@ async def send(
         DeadlineExceeded: the deadline passed; without a deadline, `request_timeout_seconds`.
         ConfigError: `url` is not an HTTP address.
     """
-    call = _prepare(method, url, policy, callee, safe_to_repeat, max_bytes, options)
+    call = _prepare(method, url, policy, callee, safe_to_retry, max_bytes, options)
     while True:
         if len(health):  # at least one endpoint failed
             await _wait_for_circuit(call)
@@ -157,7 +157,7 @@ def _prepare(
     url: str | URL,
     policy: RetryPolicy,
     callee: str | None,
-    safe_to_repeat: bool,
+    safe_to_retry: bool,
     max_bytes: int | None,
     options: dict[str, Any],
 ) -> _HttpCall:
@@ -184,7 +184,7 @@ def _prepare(
         url=str(url),
         callee=callee or endpoint,
         policy=policy,
-        is_safe_to_retry=safe_to_repeat or method in SAFE_METHODS,
+        is_safe_to_retry=safe_to_retry or method in SAFE_METHODS,
         has_resendable_body=body is None or isinstance(body, _RESENDABLE),
         options=options,
         expires_at=time.monotonic() + seconds,

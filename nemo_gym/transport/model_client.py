@@ -105,7 +105,7 @@ class NeMoGymAsyncOpenAI(BaseModel):
         has_url_credentials = not self.api_key and "@" in self.base_url
         credentials = {} if has_url_credentials else {"Authorization": f"Bearer {self.api_key}"}
         headers = {**credentials, **self.default_headers, **(options.pop("headers", {}))}
-        return await send(policy=MODEL_CALL, safe_to_repeat=True, headers=headers, max_bytes=limits.answer, **options)
+        return await send(policy=MODEL_CALL, safe_to_retry=True, headers=headers, max_bytes=limits.answer, **options)
 
 
 async def _read_object(response: ClientResponse | LocalResponse, url: str) -> dict[str, Any]:
@@ -351,7 +351,7 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
         return await send(
             policy=_MODEL_CALL_WITHOUT_OVERLOAD,
             callee=self.name,
-            safe_to_repeat=True,
+            safe_to_retry=True,
             headers=headers,
             max_bytes=limits.answer,
             **options,
