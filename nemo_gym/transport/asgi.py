@@ -54,7 +54,7 @@ def scope_of(call: Call, *, caller_enforces_deadline: bool) -> dict[str, Any]:
     """Return the ASGI scope that uvicorn would build for a call."""
     url, call_headers = call_url(call), request_headers(call)
     if call.seconds is not None:
-        # The callee must time out before the alarm of the caller does.
+        # If the caller has an alarm, the callee must time out before the alarm fires.
         seconds = deadlines.seconds_for_callee(call.seconds) if caller_enforces_deadline else call.seconds
         call_headers.setdefault(DEADLINE_HEADER, deadlines.format_seconds(seconds))
     headers = [(name.lower().encode("latin-1"), value.encode("utf-8")) for name, value in call_headers.items()]

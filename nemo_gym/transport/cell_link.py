@@ -63,24 +63,24 @@ class FrameProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Call `on_frame` for every complete frame; keep an incomplete frame in the buffer."""
-        unread: bytes | bytearray = data  # usually complete frames, which are not copied into the buffer
+        received: bytes | bytearray = data  # usually complete frames, which need no buffer
         if self._buffer:
             self._buffer += data
-            unread = self._buffer
+            received = self._buffer
         position = 0
-        while len(unread) - position >= LENGTHS.size:
-            head_size, body_size = LENGTHS.unpack_from(unread, position)
+        while len(received) - position >= LENGTHS.size:
+            head_size, body_size = LENGTHS.unpack_from(received, position)
             if head_size + body_size > MAX_FRAME_BYTES:
                 self.close()
                 return
             head_start = position + LENGTHS.size
             body_start = head_start + head_size
             frame_end = body_start + body_size
-            if len(unread) < frame_end:
+            if len(received) < frame_end:
                 break
             position = frame_end
-            self._on_frame(orjson.loads(unread[head_start:body_start]), bytes(unread[body_start:frame_end]))
-        if unread is data:
+            self._on_frame(orjson.loads(received[head_start:body_start]), bytes(received[body_start:frame_end]))
+        if received is data:
             self._buffer += data[position:]
         else:
             del self._buffer[:position]
@@ -181,12 +181,14 @@ class CellLink:
             self.in_flight -= 1
 
     def _on_frame(self, head: dict[str, Any], body: bytes) -> None:
+        """Give a reply to the call that waits for it; ignore the reply to a cancelled call."""
         future = self._replies.get(head["id"])
         if future is not None:
             reply = _reply_from_frame(head, body)
             current_wake_up_queue().put(lambda: None if future.done() else future.set_result(reply))
 
     def _on_disconnect(self) -> None:
+        """Fail the pending calls; the next call opens a new connection."""
         self._protocol = None
         error = ServerUnreachable("ended before it answered", where=self._name)
         for reply in list(self._replies.values()):
@@ -200,8 +202,8 @@ class CellLink:
 
 def _call_head(number: int, instance: str, call: Call) -> dict[str, Any]:
     """Return the head of the frame that carries a call."""
-    head: dict[str, Any] = {"id": number, "call": instance, "method": call.method, "url": call.base_url}
-    head["path"] = call.path
+    head: dict[str, Any] = {"id": number, "call": instance}
+    head |= {"method": call.method, "url": call.base_url, "path": call.path}
     if call.seconds is not None:
         head["seconds"] = deadlines.seconds_for_callee(call.seconds)
     if call.headers:

@@ -277,7 +277,7 @@ async def read_body(
 
 @contextmanager
 def _naming_deadline(response: Any) -> Iterator[None]:
-    """Raise `DeadlineExceeded` in place of the timeout of a request whose answer has begun."""
+    """Raise `DeadlineExceeded` with the URL in place of a timeout while the body of a response is read."""
     try:
         yield
     except TimeoutError as error:
@@ -382,7 +382,7 @@ async def get_response_model(response: ClientResponse | Any, kind: type[ModelT])
 
 
 def is_ok(response: Any) -> bool:
-    """Return True if a response or mock has no error status (400 or higher)."""
+    """Return True unless a response or mock has an error status (400 or higher)."""
     if isinstance(response, LocalResponse):
         return response.status < 400
     ok = getattr(response, "ok", None)
@@ -417,7 +417,7 @@ async def raise_for_status(response: ClientResponse) -> None:
 
 
 async def _response_error(response: Any) -> ClientResponseError:
-    """Return the error of the response's own `raise_for_status`, or build one for a mock that has no such method."""
+    """Return the error of the response's own `raise_for_status`, or build one for a mock without such a method."""
     raise_own_error = getattr(response, "raise_for_status", None)
     try:
         if callable(raise_own_error):

@@ -185,10 +185,7 @@ async def _managed_session(
 
 
 def _run_to_first_yield(owner: AsyncGenerator[ClientSession, None]) -> ClientSession:
-    """Run the generator to its first yield without awaiting and return the yielded session.
-
-    The protocol of asynchronous generators delivers the yielded value as a `StopIteration`.
-    """
+    """Run the generator to its first yield and return the yielded session, which arrives as a `StopIteration`."""
     step = owner.__anext__()
     try:
         step.send(None)

@@ -57,7 +57,7 @@ app_for_key = _apps.get
 
 
 def answer_call(app: ASGIApp, call: Call, alarm: deadlines.Alarm | None = None) -> Awaitable[Reply]:
-    """Pass a call to the `handle` method of an app, or run the app through ASGI, and return the reply."""
+    """Return the reply of an app to a call: from its `handle` method, or through ASGI if it has no such method."""
     handle: Handle | None = getattr(app, "handle", None)
     if handle is not None:
         return handle(call, alarm)
@@ -142,7 +142,7 @@ async def _encode_data(data: Any) -> tuple[bytes, str]:
 
 
 async def _follow_redirects(app: ASGIApp, call: Call, alarm: deadlines.Alarm, response: LocalResponse) -> LocalResponse:
-    """Follow redirects to apps of this process by the rules of aiohttp; return other redirects to the caller."""
+    """Follow redirects to apps of this process by the rules of aiohttp; return a redirect to any other address."""
     history: list[LocalResponse] = []
     while response.status in REDIRECTS:
         target = response.headers.get("Location") or response.headers.get("URI")

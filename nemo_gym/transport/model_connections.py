@@ -67,7 +67,7 @@ def encode_request(
     """Return the bytes of a request. All headers except `varying_header` are cached in encoded form.
 
     Raises:
-        ValueError: a header contains a line break.
+        ValueError: a header contains a line break or a null byte.
     """
     head = _encode_head(method, url, tuple(headers.items()))
     extra_line = "" if varying_header is None else f"\r\n{_header_line(*varying_header)}"
@@ -180,7 +180,7 @@ class _Connection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Complete an answer that ends with the connection; fail a truncated or missing answer."""
+        """Complete an answer that ends with the connection, with `body_error` if truncated; fail a missing answer."""
         self._on_closed(self)
         if self._is_complete:
             return
@@ -208,7 +208,7 @@ class _Connection(asyncio.Protocol):
         """Store a header; note whether the body has a length and whether it is compressed."""
         lowered = name.lower()
         if lowered in (b"content-length", b"transfer-encoding"):
-            self._has_length = True
+            self._has_length = True  # chunks mark the end of the body as well as a length does
             self._declared_size = int(value) if value.isdigit() else 0
         elif lowered == b"content-encoding":
             self.is_compressed = value.lower() in (b"gzip", b"deflate")

@@ -109,9 +109,9 @@ def literal_tags(member: Any, field: str = "type") -> tuple[str, ...]:
 class TaggedUnion:
     """Marks a union: the tag of a value selects the member, and each member is dumped by its own class.
 
-    The tag of a value is its `type`, or the value itself if that is a text; `tag` replaces this rule. If no member has
-    the tag, `default` selects the member. Pydantic's discriminated union would need every tag written next to its
-    class, and would call the discriminator again and build Python objects to dump each member.
+    The tag of a value is its `type`, or the value itself if that is a text; if no member has this tag, it is `default`.
+    A function `tag` replaces these rules. Pydantic's discriminated union would need each tag written next to its class,
+    and would call the discriminator again and build Python objects to dump each member.
     """
 
     def __init__(

@@ -159,7 +159,8 @@ def parse_json(body: bytes) -> Any:
 def parse_lenient_json(body: bytes) -> Any:
     """Parse JSON that strict parsers reject into values that every encoder accepts.
 
-    Lone surrogates become U+FFFD, integers of more than 64 bits floats; NaN, Infinity and larger numbers become null.
+    Lone surrogates become U+FFFD. Integers of more than 64 bits become floats. NaN, Infinity and numbers beyond the
+    range of a double become null.
 
     Raises:
         ValueError: the body is not JSON, or is nested too deep.

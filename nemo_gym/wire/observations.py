@@ -203,7 +203,6 @@ class AgentEpisode:
 
 
 def _server_name(reference: Any) -> Any:
-    """Return the name in a `ServerName`."""
     return reference.get("name") if isinstance(reference, Mapping) else reference
 
 

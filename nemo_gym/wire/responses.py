@@ -201,7 +201,7 @@ _OUTPUT_TYPES = _INPUT_TYPES | PROVIDER_ITEM_TYPES
 
 
 def _is_generated(content: list[Any]) -> bool:
-    """Return True if the content of an assistant message has the form in which the API returns it."""
+    """Return True if the content of an assistant message is empty or begins with an output text or a refusal."""
     return not content or field_text(_with_part_type(content[0]), "type") in ("output_text", "refusal")
 
 
