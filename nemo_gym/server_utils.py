@@ -75,7 +75,8 @@ from nemo_gym.transport.retries import SERVER_CALL, RetryPolicy
 
 MAX_NUM_TRIES = 3
 EXTERNAL_CALL = RetryPolicy(attempts=MAX_NUM_TRIES)
-HEAD_TIMEOUT_SECONDS = 5.0
+BLOCKING_GET_SECONDS = 5.0
+"""Timeout of `GET` requests without an event loop: the configuration of a run, and whether a server answers."""
 
 
 def get_global_aiohttp_client() -> ClientSession:
@@ -113,20 +114,20 @@ async def request(
     _internal: bool = False,
     *,
     callee: str | None = None,
-    safe_to_repeat: bool = False,
+    safe_to_retry: bool = False,
     **kwargs: Any,
 ) -> ClientResponse:
     """Send an HTTP request with a deadline and retries; `kwargs` are those of aiohttp.
 
     `_internal` requests get more attempts. `callee` is the name of the server in errors. A request that the server may
-    have executed is repeated only if `safe_to_repeat` is True or its method is safe.
+    have executed is retried only if `safe_to_retry` is True or its method is safe.
     """
     return await http.send(
         method,
         url,
         policy=SERVER_CALL if _internal else EXTERNAL_CALL,
         callee=callee,
-        safe_to_repeat=safe_to_repeat,
+        safe_to_retry=safe_to_retry,
         session=get_global_aiohttp_client(),
         **kwargs,
     )
@@ -168,7 +169,7 @@ class ServerClient(BaseModel):
         head = head_server_config or cls.load_head_server_config()
         token = run_token.token_for(head.host, head.port) or os.environ.get(run_token.RUN_TOKEN_ENV_VAR)
         run_token.adopt([(head.host, head.port)], token)
-        config = OmegaConf.create(fetch_config_yaml(head.host, head.port, HEAD_TIMEOUT_SECONDS))
+        config = OmegaConf.create(fetch_config_yaml(head.host, head.port, BLOCKING_GET_SECONDS))
         assert isinstance(config, DictConfig)
         adopt_run_token(config, token)
         return cls(head_server_config=head, global_config_dict=config)
@@ -227,7 +228,7 @@ class ServerClient(BaseModel):
             else:
                 if isinstance(body, BaseModel):
                     kwargs["json"] = body.model_dump(exclude_unset=True)
-                options = {"callee": server_name, "safe_to_repeat": address.is_stateless, **kwargs}
+                options = {"callee": server_name, "safe_to_retry": address.is_stateless, **kwargs}
                 with deadlines.time_limit(seconds):
                     url = f"{address.base_url}{url_path}"
                     response = await request(method=method, url=url, _internal=True, **options)
@@ -258,7 +259,7 @@ class ServerClient(BaseModel):
         """Send `GET /` to a server; return `success` for an answer of any status. Blocks the calling thread."""
         try:
             address = self._addresses()[server_name]
-            get_blocking(address.host, address.port, "/", timeout=HEAD_TIMEOUT_SECONDS, callee=server_name)
+            get_blocking(address.host, address.port, "/", timeout=BLOCKING_GET_SECONDS, callee=server_name)
         except DeadlineExceeded:
             return "timeout"
         except ServerUnreachable:

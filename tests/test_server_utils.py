@@ -240,9 +240,9 @@ async def test_the_patched_request_is_used_and_model_calls_may_be_repeated(monke
     await client_for(config_at(5, "responses_api_models")).post("sums", "/v1/responses", json=Numbers(a=1))
 
     env, model = (call.kwargs for call in sent.await_args_list)
-    assert (env["method"], env["url"], env["safe_to_repeat"]) == ("GET", "http://127.0.0.1:5/x", False)
+    assert (env["method"], env["url"], env["safe_to_retry"]) == ("GET", "http://127.0.0.1:5/x", False)
     assert model["json"] == {"a": 1}
-    assert model["safe_to_repeat"] is True
+    assert model["safe_to_retry"] is True
 
 
 @pytest.mark.asyncio
@@ -393,7 +393,7 @@ def test_a_status_is_polled_without_an_event_loop(live_port):
 
 def test_a_missing_status_is_a_timeout(monkeypatch):
     """A server that hangs must not hang the script that waits for it."""
-    monkeypatch.setattr(server_utils, "HEAD_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(server_utils, "BLOCKING_GET_SECONDS", 0.05)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(1)

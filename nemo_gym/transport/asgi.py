@@ -33,7 +33,7 @@ def call_url(call: Call) -> URL:
 
 
 def request_headers(call: Call) -> CIMultiDict[str]:
-    """Return the headers that aiohttp would send with a call: those of the call, cookies and content type."""
+    """Return the headers that aiohttp would send with a call: its own, cookies, type and length of the body."""
     headers: CIMultiDict[str] = CIMultiDict(call.headers or {})
     if call.cookies:
         jar: SimpleCookie = SimpleCookie(headers.pop("Cookie", ""))
@@ -42,9 +42,9 @@ def request_headers(call: Call) -> CIMultiDict[str]:
         headers["Cookie"] = "; ".join(f"{name}={morsel.coded_value}" for name, morsel in jar.items())
     if call.body:
         headers.setdefault("Content-Type", "application/json")
-        if isinstance(call.body, bytes):
+        if isinstance(call.body, bytes):  # a model has no length before it is encoded
             headers["Content-Length"] = str(len(call.body))
-    elif call.method not in SAFE_METHODS:
+    elif call.method not in SAFE_METHODS:  # aiohttp describes the empty body of a POST, but not that of a GET
         headers["Content-Length"] = "0"
         headers.setdefault("Content-Type", "application/octet-stream")
     return headers
@@ -54,6 +54,7 @@ def scope_of(call: Call, *, caller_enforces_deadline: bool) -> dict[str, Any]:
     """Return the ASGI scope that uvicorn would build for a call."""
     url, call_headers = call_url(call), request_headers(call)
     if call.seconds is not None:
+        # If the caller has an alarm, the callee must time out before the alarm fires.
         seconds = deadlines.seconds_for_callee(call.seconds) if caller_enforces_deadline else call.seconds
         call_headers.setdefault(DEADLINE_HEADER, deadlines.format_seconds(seconds))
     headers = [(name.lower().encode("latin-1"), value.encode("utf-8")) for name, value in call_headers.items()]
@@ -115,22 +116,22 @@ class _ReplyCollector:
     async def run(self, app: ASGIApp, scope: MutableMapping[str, Any]) -> None:
         """Run the app; like uvicorn, log an exception and answer 500 unless the response was already complete."""
         try:
-            error = await result_or_error(app(scope, self.receive, self.send))
-            if isinstance(error, BaseException) and not self.reply.done():
-                logger.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
+            result = await result_or_error(app(scope, self.receive, self.send))
+            if isinstance(result, BaseException) and not self.reply.done():
+                logger.error("%s %s failed", scope["method"], scope["path"], exc_info=result)
         finally:
-            text = [("Content-Type", "text/plain; charset=utf-8")]
-            self._finish(Reply(500, b"Internal Server Error", headers=text))
+            headers = [("Content-Type", "text/plain; charset=utf-8")]
+            self._finish(Reply(500, b"Internal Server Error", headers=headers))  # ignored after a complete response
 
 
 _apps_running: set["asyncio.Task[None]"] = set()
-"""Tasks of apps, which may still run background tasks after the reply."""
+"""Tasks of running apps. An app may run after its reply; without a reference its task could be garbage-collected."""
 
 
 async def collect_reply(
     app: ASGIApp, call: Call, scope: MutableMapping[str, Any], context: contextvars.Context | None = None
 ) -> Reply:
-    """Run an app in a new task and return its response as soon as it is complete. Cancelling cancels the app."""
+    """Run an app in a new task and return its complete response. Cancelling this coroutine cancels the app."""
     collector = _ReplyCollector(call)
     task = asyncio.get_running_loop().create_task(collector.run(app, scope), context=context)
     _apps_running.add(task)
@@ -153,7 +154,7 @@ async def write_reply(reply: Reply, send: Send) -> None:
     """Send a reply as ASGI messages."""
     body = reply.body_bytes()
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.header_list()]
-    if reply.headers is None and not isinstance(reply.body, bytes):
+    if reply.headers is None and not isinstance(reply.body, bytes):  # `header_list` has the length of bytes only
         headers.append((b"content-length", b"%d" % len(body)))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -1,4 +1,4 @@
-"""A blocking GET request for code without an event loop, used for requests to the head server."""
+"""A blocking GET request for code without an event loop, used for the head server and to probe servers."""
 
 import http.client
 
@@ -6,14 +6,7 @@ from nemo_gym.errors import DeadlineExceeded, ServerUnreachable
 from nemo_gym.transport import run_token
 
 
-def get_blocking(
-    host: str,
-    port: int,
-    path: str,
-    *,
-    timeout: float,
-    callee: str | None = None,
-) -> tuple[int, bytes]:
+def get_blocking(host: str, port: int, path: str, *, timeout: float, callee: str | None = None) -> tuple[int, bytes]:
     """Send one GET request, with the run token of the address, and return its status and body.
 
     `timeout` is the limit in seconds of each socket operation; `callee` names the server in errors.

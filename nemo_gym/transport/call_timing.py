@@ -1,4 +1,4 @@
-"""Log of the calls that rollouts make in this process: pending calls, and phase times (time spent in each phase).
+"""Timing of the calls that rollouts make in this process: pending calls, and phase times (time spent in each phase).
 
 `ServerClient.request` writes both. `pending_calls` lists the unanswered calls of rollouts, so that a hanging run can
 report them. `PhaseTimer` measures the duration of an agent's `/run` and sums the durations of the agent's calls by
@@ -18,12 +18,12 @@ from nemo_gym.keys import NG_PHASES_KEY
 from nemo_gym.transport.deadlines import VERIFY_PATH
 from nemo_gym.wire.stored_rollout import RolloutId
 
-SEED, MODEL, TOOLS, VERIFY, OTHER = range(5)
+SEED, MODEL, TOOLS, VERIFY, OTHER = PHASES = range(5)
 
 PHASES_HEADER = "x-nemo-gym-phases"
 """Header of an error answer: the phase times, because an error answer has no JSON object to add them to."""
 
-_MODELS, _ENVIRONMENTS = "responses_api_models", "resources_servers"
+_MODEL_SERVERS, _RESOURCES_SERVERS = "responses_api_models", "resources_servers"
 _PHASE_OF_PATH = {"/seed_session": SEED, VERIFY_PATH: VERIFY}
 _SUMS_ATTRIBUTE = "nemo_gym_phases"
 
@@ -37,14 +37,14 @@ FinishedCall = tuple[str, str, float, float]
 """Server type, path, start time and end time of an answered or failed call."""
 
 pending_calls: dict[int, PendingCall] = {}
-"""Calls without an answer by number, in the order of their start; a rollout waits for its last call."""
+"""Calls without an answer by number, in the order of their start; a rollout waits for the call it started last."""
 call_numbers = itertools.count()
 
 _rollout: ContextVar[RolloutId | None] = ContextVar("nemo_gym_rollout", default=None)
 _finished: ContextVar[list[FinishedCall] | None] = ContextVar("nemo_gym_finished_calls", default=None)
 
 current_rollout = _rollout.get
-"""Return the index of the current rollout; None outside a rollout."""
+"""Return the task index and rollout index of the current rollout; None outside a rollout."""
 set_current_rollout = _rollout.set
 finished_calls = _finished.get
 """Return the list that collects the finished calls of the current rollout; None if the rollout is not timed."""
@@ -71,16 +71,14 @@ class PhaseTimer:
         return answer
 
     def add_to_error(self, error: Exception) -> None:
-        """Attach the phase times to the exception that end the rollout, for `phase_headers`."""
+        """Attach the phase times to the exception that ended the rollout, for `phase_headers`."""
         with contextlib.suppress(AttributeError):  # an exception class with __slots__
             setattr(error, _SUMS_ATTRIBUTE, self.sums())
 
     def sums(self) -> list[float]:
-        """Return the seconds spent in seeding, model, tools and verification, and the total duration."""
+        """Return the seconds in SEED, MODEL, TOOLS and VERIFY, and the total duration in place of OTHER."""
         total = clock() - self._start
-        sums = seconds_by_phase(self._calls)
-        sums[OTHER] = total
-        return sums
+        return [*seconds_by_phase(self._calls)[:OTHER], total]
 
 
 def phase_headers(error: BaseException) -> dict[str, str]:
@@ -100,10 +98,13 @@ def phases_from_error(error: Exception) -> list[float] | None:
 
 
 def seconds_by_phase(calls: Iterable[FinishedCall]) -> list[float]:
-    """Sum the wall time of `calls`, ordered by end, by phase; overlapping calls of one phase count once."""
-    sums, ends = [0.0] * 5, [0.0] * 5
-    for kind, path, start, end in calls:
-        phase = MODEL if kind == _MODELS else call_phase(kind, path)
+    """Return the seconds in each phase. Time in which calls of one phase overlap counts once.
+
+    `calls` are in the order in which they ended.
+    """
+    sums, ends = [0.0] * len(PHASES), [0.0] * len(PHASES)
+    for server_type, path, start, end in calls:
+        phase = call_phase(server_type, path)
         if start < ends[phase]:
             return _sum_overlapping(calls)
         sums[phase] += end - start
@@ -112,10 +113,10 @@ def seconds_by_phase(calls: Iterable[FinishedCall]) -> list[float]:
 
 
 def _sum_overlapping(calls: Iterable[FinishedCall]) -> list[float]:
-    """Sum the wall time of calls by phase when calls of one phase overlap."""
-    sums, ends = [0.0] * 5, [0.0] * 5
-    for kind, path, start, end in sorted(calls, key=lambda call: call[2]):
-        phase = call_phase(kind, path)
+    """Return the seconds in each phase, also if calls of one phase overlap; slower than `seconds_by_phase`."""
+    sums, ends = [0.0] * len(PHASES), [0.0] * len(PHASES)
+    for server_type, path, start, end in sorted(calls, key=lambda call: call[2]):
+        phase = call_phase(server_type, path)
         sums[phase] += max(0.0, end - max(start, ends[phase]))
         ends[phase] = max(end, ends[phase])
     return sums
@@ -123,9 +124,9 @@ def _sum_overlapping(calls: Iterable[FinishedCall]) -> list[float]:
 
 def call_phase(server_type: str, path: str) -> int:
     """Return the phase of a call: MODEL, SEED, VERIFY, TOOLS, or OTHER for a call to an agent."""
-    if server_type == _MODELS:
+    if server_type == _MODEL_SERVERS:
         return MODEL
-    if server_type != _ENVIRONMENTS:
+    if server_type != _RESOURCES_SERVERS:
         return OTHER
     return _PHASE_OF_PATH.get(path[path.rfind("/") :], TOOLS)
 
@@ -133,7 +134,8 @@ def call_phase(server_type: str, path: str) -> int:
 def phase_seconds(answer: Mapping[str, Any], seconds: float) -> dict[str, float] | None:
     """Return the seconds per phase of a rollout that took `seconds`; None if its answer has no phase times.
 
-    The values add up to `seconds`, unless the agent called the model while a tool was running.
+    `queue` is the time before the agent started, `agent` the time between its calls. The values add up to `seconds`,
+    unless the agent called the model while a tool was running.
     """
     sums = answer.get(NG_PHASES_KEY)
     if sums is None:
@@ -143,11 +145,12 @@ def phase_seconds(answer: Mapping[str, Any], seconds: float) -> dict[str, float]
         agent, queue = total - seed - model - tools - verify, seconds - total
     except (TypeError, ValueError):  # the answer has an unrelated field of that name
         return None
-    return {
-        "queue": queue // 1e-6 / 1e6 if queue > 0.0 else 0.0,
-        "seed_session": seed // 1e-6 / 1e6,
-        "model": model // 1e-6 / 1e6,
-        "tools": tools // 1e-6 / 1e6,
-        "verify": verify // 1e-6 / 1e6,
-        "agent": agent // 1e-6 / 1e6 if agent > 0.0 else 0.0,
+    phases = {
+        "queue": max(0.0, queue),
+        "seed_session": seed,
+        "model": model,
+        "tools": tools,
+        "verify": verify,
+        "agent": max(0.0, agent),
     }
+    return {name: value // 1e-6 / 1e6 for name, value in phases.items()}  # rounded down to microseconds

@@ -63,24 +63,24 @@ class FrameProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Call `on_frame` for every complete frame; keep an incomplete frame in the buffer."""
-        unread: bytes | bytearray = data  # usually complete frames, which are not copied into the buffer
+        received: bytes | bytearray = data  # usually complete frames, which need no buffer
         if self._buffer:
             self._buffer += data
-            unread = self._buffer
+            received = self._buffer
         position = 0
-        while len(unread) - position >= LENGTHS.size:
-            head_size, body_size = LENGTHS.unpack_from(unread, position)
+        while len(received) - position >= LENGTHS.size:
+            head_size, body_size = LENGTHS.unpack_from(received, position)
             if head_size + body_size > MAX_FRAME_BYTES:
                 self.close()
                 return
             head_start = position + LENGTHS.size
             body_start = head_start + head_size
             frame_end = body_start + body_size
-            if len(unread) < frame_end:
+            if len(received) < frame_end:
                 break
             position = frame_end
-            self._on_frame(orjson.loads(unread[head_start:body_start]), bytes(unread[body_start:frame_end]))
-        if unread is data:
+            self._on_frame(orjson.loads(received[head_start:body_start]), bytes(received[body_start:frame_end]))
+        if received is data:
             self._buffer += data[position:]
         else:
             del self._buffer[:position]
@@ -108,7 +108,7 @@ class FrameProtocol(asyncio.Protocol):
 def _encode_frame(head: Mapping[str, Any], body: bytes = b"") -> bytes:
     encoded = orjson.dumps(head)
     if len(encoded) + len(body) > MAX_FRAME_BYTES:
-        raise ValueError(f"the message of {len(body):,} bytes is longer than {MAX_FRAME_BYTES:,}")
+        raise ValueError(f"a frame of {len(encoded) + len(body):,} bytes is longer than {MAX_FRAME_BYTES:,}")
     return b"".join((LENGTHS.pack(len(encoded), len(body)), encoded, body))
 
 
@@ -147,10 +147,8 @@ class CellLink:
         """Return a connected socket; uvloop cannot connect to an abstract socket address itself."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.setblocking(False)
-        try:
-            connection.connect(
-                self._address
-            )  # does not block: connecting to a Unix socket succeeds or fails immediately
+        try:  # `connect` does not block: it succeeds or fails immediately for a Unix socket
+            connection.connect(self._address)
         except OSError as error:
             connection.close()
             raise ServerUnreachable(f"cannot be reached: {error.strerror}", where=self._name) from error
@@ -183,12 +181,14 @@ class CellLink:
             self.in_flight -= 1
 
     def _on_frame(self, head: dict[str, Any], body: bytes) -> None:
+        """Give a reply to the call that waits for it; ignore the reply to a cancelled call."""
         future = self._replies.get(head["id"])
         if future is not None:
             reply = _reply_from_frame(head, body)
             current_wake_up_queue().put(lambda: None if future.done() else future.set_result(reply))
 
     def _on_disconnect(self) -> None:
+        """Fail the pending calls; the next call opens a new connection."""
         self._protocol = None
         error = ServerUnreachable("ended before it answered", where=self._name)
         for reply in list(self._replies.values()):
@@ -202,13 +202,8 @@ class CellLink:
 
 def _call_head(number: int, instance: str, call: Call) -> dict[str, Any]:
     """Return the head of the frame that carries a call."""
-    head: dict[str, Any] = {
-        "id": number,
-        "call": instance,
-        "method": call.method,
-        "url": call.base_url,
-        "path": call.path,
-    }
+    head: dict[str, Any] = {"id": number, "call": instance}
+    head |= {"method": call.method, "url": call.base_url, "path": call.path}
     if call.seconds is not None:
         head["seconds"] = deadlines.seconds_for_callee(call.seconds)
     if call.headers:
@@ -226,7 +221,7 @@ def _call_from_frame(head: dict[str, Any], body: bytes) -> Call:
     headers: Mapping[str, str] | None = None
     if pairs:
         headers = dict(pairs)
-        if len(headers) < len(pairs):  # a forwarded HTTP request may repeat a header
+        if len(headers) < len(pairs):  # a forwarded HTTP request may have a header twice
             headers = CIMultiDict(pairs)
     return Call(
         head["method"],
@@ -268,7 +263,7 @@ _calls_in_flight = attrgetter("in_flight")
 
 
 class RemoteInstance:
-    """An instance of other processes, callable through `handle` and as an ASGI app. Each link leads to one process."""
+    """An instance that runs in other processes, one link for each; callable through `handle` and as an ASGI app."""
 
     def __init__(self, instance: str, links: Sequence[CellLink]) -> None:
         self._instance = instance
@@ -391,8 +386,7 @@ class CellConnection:
     async def _answer(self, number: int, call: Call) -> None:
         """Run the instance's app and send its reply; 404 for an unknown instance.
 
-        Exactly one frame leaves, whatever the app does and also if its reply cannot be encoded. The caller ignores the
-        frame of a call that it cancelled.
+        Exactly one frame is sent, even if the app raises any exception or its reply cannot be encoded.
         """
         app = self._apps.get(call.server or "")
         try:
@@ -402,16 +396,13 @@ class CellConnection:
                 reply = await answer_call(app, call)
             self.protocol.send(_reply_head(number, reply), reply.body_bytes())
         except BaseException as error:
-            # A cancellation that the caller did not request comes from the end of this process.
-            is_end = isinstance(error, asyncio.CancelledError) and is_cancelled()
+            # This task is cancelled when this process ends, or by the caller, which then ignores the reply.
+            is_task_cancelled = isinstance(error, asyncio.CancelledError) and is_cancelled()
             reply = _error_reply(500, f"no answer: {type(error).__name__}")
-            headers = {
-                FAILED_HEADER: call.server or "",
-                FAILED_PATH_HEADER: call.path,
-                ERROR_HEADER: ServerUnreachable.__name__ if is_end else type(error).__name__,
-            }
-            reply.headers = [*reply.header_list(), *headers.items()]
-            if not is_end:
+            error_class = ServerUnreachable if is_task_cancelled else type(error)
+            headers = {FAILED_HEADER: call.server or "", FAILED_PATH_HEADER: call.path}
+            reply.headers = [*reply.header_list(), *headers.items(), (ERROR_HEADER, error_class.__name__)]
+            if not is_task_cancelled:
                 logger.error("%s: %s ended without an answer", call.server, call.path, exc_info=error)
             self.protocol.send(_reply_head(number, reply), reply.body_bytes())
 
@@ -427,7 +418,7 @@ def _error_reply(status: int, text: str) -> Reply:
 
 
 def waiting_calls(rollouts: Iterable[RolloutId]) -> dict[RolloutId, str]:
-    """Return the innermost pending call, as `server /path`, of each rollout that runs in this process."""
+    """Return the innermost pending call of those of `rollouts` that run in this process, as `server /path`."""
     requested = set(rollouts)
     return {  # a later call of the same rollout replaces an earlier one
         rollout: f"{server} {_ROLLOUT_PREFIX.sub('', path)}"
@@ -444,7 +435,7 @@ async def waiting_calls_app(scope: Message, receive: Receive, send: Send) -> Non
 
 
 async def fetch_waiting_calls(links: Sequence[CellLink], rollouts: Sequence[RolloutId]) -> dict[RolloutId, str]:
-    """Return the pending call of each rollout, as reported by the cells. Unreachable cells are skipped."""
+    """Return the pending call of each rollout, as reported by the cells. Skip cells that are unreachable or fail."""
     call = Call("POST", "http://127.0.0.1", "/", body=orjson.dumps([list(rollout) for rollout in rollouts]))
     replies = await asyncio.gather(*[link.send(WAITING_CALLS, call) for link in links], return_exceptions=True)
     calls: dict[RolloutId, str] = {}

@@ -37,7 +37,7 @@ ERROR_HEADER = "x-nemo-gym-error"
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 Reserve = Callable[[int], Awaitable[None]]
-"""Called once with the size of a body of more than `LARGE_BYTES`, before the rest of the body is read."""
+"""Called once before the rest of a body of more than `LARGE_BYTES` is read, with its size (unknown: the maximum)."""
 
 _JSON_TYPES = (dict, list, str, int, float, bool, type(None))
 
@@ -205,7 +205,7 @@ class LocalResponse:
         return loads(text) if text else None
 
     def _has_type(self, expected: str) -> bool:
-        """Check the content type by the rules of aiohttp."""
+        """Return True if the content type matches `expected` by the rules of aiohttp."""
         actual = self.content_type
         if expected == "application/json":
             return actual == expected or (actual.startswith("application/") and actual.endswith("+json"))
@@ -257,11 +257,11 @@ async def _try_read_body(response: Any) -> bytes | None:
 async def read_body(
     response: ClientResponse | LocalResponse | Any, max_bytes: int | None = None, reserve: Reserve | None = None
 ) -> bytes:
-    """Read the whole body of at most `max_bytes` (default: `max_body_bytes`).
+    """Read the whole body.
 
     Raises:
         DeadlineExceeded: the body did not arrive before the timeout of the request.
-        ResponseTooLong: the body is longer.
+        ResponseTooLong: a body from the network is longer than `max_bytes` (default: `max_body_bytes`).
     """
     if isinstance(response, LocalResponse):
         return await response.read()
@@ -277,7 +277,7 @@ async def read_body(
 
 @contextmanager
 def _naming_deadline(response: Any) -> Iterator[None]:
-    """Raise `DeadlineExceeded` in place of the timeout of a request whose answer has begun."""
+    """Raise `DeadlineExceeded` with the URL in place of a timeout while the body of a response is read."""
     try:
         yield
     except TimeoutError as error:
@@ -307,7 +307,7 @@ async def _fetch_at_most(response: Any, max_bytes: int, reserve: Reserve | None 
     if size > max_bytes:
         response.close()
         return None
-    if response.content.at_eof() or (size and "Content-Encoding" not in response.headers):
+    if response.content.at_eof() or (size and "Content-Encoding" not in response.headers):  # not longer than `size`
         if reserve is not None and size > LARGE_BYTES:
             await reserve(size)
         body: bytes = await response.read()
@@ -345,14 +345,14 @@ async def _read_error_body(response: Any) -> bytes:
 
 
 def _parse_body(body: bytes) -> Any:
+    """Parse JSON strictly, else leniently. If both fail, raise the error of the strict parser."""
     try:
         return orjson.loads(body)
-    except orjson.JSONDecodeError:
+    except orjson.JSONDecodeError as strict_error:
         try:
             return parse_lenient_json(body)
         except ValueError:
-            pass
-        raise
+            raise strict_error from None
 
 
 async def get_response_json(response: ClientResponse | Any) -> Any:
@@ -371,9 +371,9 @@ async def get_response_json(response: ClientResponse | Any) -> Any:
 
 
 async def get_response_model(response: ClientResponse | Any, kind: type[ModelT]) -> ModelT:
-    """Return the body of a response as a `kind`.
+    """Return the body of a response as an object of the class `kind`.
 
-    If the handler ran in this process and returned a `kind`, that object is returned without copying.
+    If the handler ran in this process and returned such an object, the object is returned without copying.
     """
     model = getattr(response, "model", None)
     if isinstance(model, kind):
@@ -382,7 +382,7 @@ async def get_response_model(response: ClientResponse | Any, kind: type[ModelT])
 
 
 def is_ok(response: Any) -> bool:
-    """Return True if a response or mock has no error status (400 or higher)."""
+    """Return True unless a response or mock has an error status (400 or higher)."""
     if isinstance(response, LocalResponse):
         return response.status < 400
     ok = getattr(response, "ok", None)
@@ -393,9 +393,9 @@ def is_ok(response: Any) -> bool:
 
 
 def raise_for_lost_session(response: Any, callee: str) -> None:
-    """Raise `ServerUnreachable` for the answer of a restarted server to a session of its previous process.
+    """Raise `ServerUnreachable` if a restarted server answers that its previous process had the session of this call.
 
-    An agent would otherwise show the answer to the model as that of a tool, and the episode would go on.
+    Otherwise an agent would show the answer to the model as the result of a tool, and the episode would go on.
     """
     headers = response.headers
     if headers.get(ERROR_HEADER) == SessionLost.__name__:
@@ -417,7 +417,7 @@ async def raise_for_status(response: ClientResponse) -> None:
 
 
 async def _response_error(response: Any) -> ClientResponseError:
-    """Return the error of the response's own `raise_for_status`, or build one for a mock that has no such method."""
+    """Return the error of the response's own `raise_for_status`, or build one for a mock without such a method."""
     raise_own_error = getattr(response, "raise_for_status", None)
     try:
         if callable(raise_own_error):

@@ -137,6 +137,7 @@ class Alarm:
         if kind is None and not self.has_fired:
             return
         self.awaited_server = _awaited_servers.pop(self.task, None)
+        # As `asyncio.timeout` does: if other code cancelled the task as well, the `CancelledError` remains.
         if self.has_fired and self.task.uncancel() <= self._prior_cancellations and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
@@ -179,7 +180,7 @@ _awaited_servers: WeakKeyDictionary["asyncio.Task[Any]", str] = WeakKeyDictionar
 
 
 def shorter_of(first: float | None, second: float | None) -> float | None:
-    """Return the smaller of two times or durations; None means no limit."""
+    """Return the earlier of two times or the shorter of two durations; None means no limit."""
     if first is None:
         return second
     if second is None:
@@ -198,7 +199,10 @@ def seconds_left(clock: Clock = time.monotonic) -> float | None:
 
 
 class time_limit:  # noqa: N801 - called like a function, once for every rollout
-    """`with time_limit(seconds)`: set the deadline inside the block; keep an earlier one. None has no effect."""
+    """`with time_limit(seconds)`: set the deadline inside the block; keep an earlier one. None has no effect.
+
+    The collector sets the rollout deadline with it, and `ServerClient` the timeout of a model, tool or verify call.
+    """
 
     __slots__ = ("_clock", "_seconds", "_token")
 
@@ -216,7 +220,7 @@ class time_limit:  # noqa: N801 - called like a function, once for every rollout
 
 
 def current_alarm() -> Alarm | None:
-    """Return the alarm of this context if it cancels the running task, else None. The deadline may be earlier."""
+    """Return the alarm of this context if it cancels the running task, else None. It may fire after the deadline."""
     alarm = _alarm.get()
     return alarm if alarm is not None and alarm.task is asyncio.current_task() else None
 
@@ -224,7 +228,8 @@ def current_alarm() -> Alarm | None:
 def covering_alarm() -> Alarm | None:
     """Return the alarm of the running task if it fires at the deadline or earlier; None otherwise."""
     alarm, moment = current_alarm(), _deadline.get()
-    return alarm if alarm is None or moment is None or alarm.moment <= moment else None
+    fires_late = alarm is not None and moment is not None and alarm.moment > moment
+    return None if fires_late else alarm
 
 
 def adopt_caller(alarm: Alarm | None, headers: Mapping[str, str] | None) -> None:
@@ -316,7 +321,10 @@ class Allowance:
         return ";".join(f"{name}={value!r}" for name, value in limits if value is not None)
 
     def call_limit(self, server_type: str, path: str) -> CallLimit | None:
-        """Return the timeout of a model, tool or verify call; None without a limit."""
+        """Return the model call timeout, verify timeout or tool call limit, whichever applies; None without a limit.
+
+        The tool call limit applies to all calls to a resources server except `/verify`.
+        """
         error: type[CallTimeout]
         if server_type == "responses_api_models":
             seconds, error = self.model_call_seconds, ModelCallTimeout
@@ -334,7 +342,7 @@ current_allowance = _allowance.get
 
 
 def as_call_timeout(error: DeadlineExceeded, start: float, limit: CallLimit | None) -> CallTimeout | None:
-    """Return the error for a call that exceeded `limit`; None if that time has not passed since `start`."""
+    """Return the error for a call, begun at `start`, that exceeded `limit`; None if an earlier deadline ended it."""
     if limit is None or time.monotonic() - start < limit[0]:
         return None
     timeout_class = limit[1]
@@ -391,11 +399,9 @@ def parse_allowance(value: str | bytes | None) -> Allowance | None:
 
 
 def _parse_positive(text: str, *, whole: bool) -> float | int | None:
-    """Parse a positive number; None if the text is not one. `whole` truncates it to an integer."""
+    """Parse a positive finite number; None if the text is not one. `whole` first drops the decimals."""
     try:
-        number = float(text)
-    except ValueError:
+        number = int(float(text)) if whole else float(text)
+    except (ValueError, OverflowError):  # also NaN and infinity as a whole number
         return None
-    if not math.isfinite(number) or number <= 0:
-        return None
-    return int(number) if whole else number
+    return number if math.isfinite(number) and number > 0 else None

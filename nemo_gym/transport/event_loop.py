@@ -1,4 +1,4 @@
-"""Event-loop helpers: one object per loop, handlers that raise anything, slots, coalesced writes, limited wake-ups.
+"""Event-loop helpers: one object per loop, exceptions as results, slots, coalesced writes, limited wake-ups.
 
 A round is one iteration of the event loop.
 """
@@ -44,10 +44,10 @@ def is_cancelled() -> bool:
 
 
 async def result_or_error(work: Awaitable[Item]) -> Item | BaseException:
-    """Return the result of a handler, or the exception it raised, of any class. A cancellation of the task passes.
+    """Return the result of a handler, or the exception of any class that it raised.
 
-    When this coroutine is closed, its awaiter receives `GeneratorExit` in any case; a `GeneratorExit` that is returned
-    therefore comes from the handler.
+    If the running task is cancelled, `CancelledError` is raised. A returned `GeneratorExit` comes from the handler:
+    closing this coroutine also closes its awaiter, so that no code receives the returned value.
     """
     try:
         return await work
@@ -67,7 +67,7 @@ class SlotQueue:
         return len(self._waits)
 
     async def wait(self, give_back: Callable[[], object]) -> None:
-        """Wait until `grant` ends the wait. If the task is cancelled just after that, call `give_back`."""
+        """Wait until `grant` gives this task a slot. If the task is cancelled just after that, call `give_back`."""
         slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waits.append(slot)
         try:
@@ -160,7 +160,7 @@ class WakeUpQueue:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = ref(loop)
-        self._count = 0
+        self._count = 0  # callbacks that ran in this round
         self._callbacks: deque[Callable[[], object]] = deque()
 
     def put(self, callback: Callable[[], object]) -> None:
@@ -174,7 +174,7 @@ class WakeUpQueue:
         callback()
 
     def _run_round(self) -> None:
-        """Run the callbacks of the next round and schedule another round if any ran."""
+        """Run the callbacks of this round; if any ran, schedule a round that resets the count."""
         self._count = 0
         try:
             while self._callbacks and self._count < WAKE_UPS_PER_ROUND:

@@ -1,6 +1,6 @@
 """The HTTP carrier: send a request with a deadline, retries and a circuit breaker.
 
-A request is repeated only if that is safe: the method is safe (GET), the caller passed `safe_to_repeat`, the connection
+A request is retried only if that is safe: the method is safe (GET), the caller passed `safe_to_retry`, the connection
 was never established, or the server rejected the request with 429 or 503. If the connection is lost after the request
 was sent, the server may have executed it.
 """
@@ -36,13 +36,13 @@ from nemo_gym.errors import CircuitOpen, ConfigError, DeadlineExceeded, ServerUn
 from nemo_gym.keys import DEADLINE_HEADER
 from nemo_gym.transport import deadlines, http_sessions, model_connections, run_token
 from nemo_gym.transport.retries import (
+    OVERLOAD_STATUSES,
     SAFE_METHODS,
     SERVER_CALL,
     EndpointHealth,
     HealthRegistry,
     RetryPolicy,
     describe_error,
-    is_retryable_status,
     next_pause,
     parse_retry_after,
 )
@@ -57,7 +57,7 @@ RESTART_FACTOR = 10
 """Factor on `unreachable_timeout_seconds` for an endpoint that answered before, because it may be restarting."""
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_REPLAYABLE = (bytes, bytearray, str, dict, list, tuple)
+_RESENDABLE = (bytes, bytearray, str, dict, list, tuple)
 
 
 @dataclass(slots=True)
@@ -69,10 +69,10 @@ class _HttpCall:
     callee: str
     """Name of the called server in errors and logs."""
     policy: RetryPolicy
-    is_repeatable: bool
-    """True if sending the request twice is harmless."""
-    is_replayable: bool
-    """True if the body can be sent again; False for a stream."""
+    is_safe_to_retry: bool
+    """True if executing the request twice is harmless."""
+    has_resendable_body: bool
+    """False if the body is a stream, which can be sent only once."""
     options: dict[str, Any]
     expires_at: float
     endpoint: str
@@ -83,14 +83,14 @@ class _HttpCall:
     has_own_timeout: bool
     """True if the caller passed `timeout` in addition to the deadline."""
     max_bytes: int | None
-    """Maximum size of the answer of a caller that releases it; None for replies of servers."""
+    """Maximum size of the answer, given by callers that release the response; None: `max_body_bytes`."""
     started_at: float = field(default_factory=time.monotonic)
     failures: int = 0
 
     def seconds_left(self) -> float:
         return self.expires_at - time.monotonic()
 
-    def pause_before_repeat(self, retry_after: float | None = None) -> float | None:
+    def pause_before_retry(self, retry_after: float | None = None) -> float | None:
         """Return the seconds to wait before the next attempt; None if the retry policy allows no further attempt."""
         return next_pause(
             self.policy,
@@ -108,7 +108,7 @@ async def send(
     *,
     policy: RetryPolicy = SERVER_CALL,
     callee: str | None = None,
-    safe_to_repeat: bool = False,
+    safe_to_retry: bool = False,
     session: ClientSession | None = None,
     max_bytes: int | None = None,
     **options: Any,
@@ -120,12 +120,12 @@ async def send(
 
     Raises:
         ResponseTooLong: the answer is longer than `max_bytes`; or reading it raises this error.
-        ServerUnreachable: no answer, and the retry budget is exhausted or repeating is not safe.
+        ServerUnreachable: no answer, and the retry budget is exhausted or a retry is not safe.
         CircuitOpen: the circuit breaker of the endpoint stays open for longer than the call may wait.
         DeadlineExceeded: the deadline passed; without a deadline, `request_timeout_seconds`.
         ConfigError: `url` is not an HTTP address.
     """
-    call = _prepare(method, url, policy, callee, safe_to_repeat, max_bytes, options)
+    call = _prepare(method, url, policy, callee, safe_to_retry, max_bytes, options)
     while True:
         if len(health):  # at least one endpoint failed
             await _wait_for_circuit(call)
@@ -138,14 +138,12 @@ async def send(
             await _pause_after_failure(call, error)
             continue
         except TimeoutError as error:
-            _abandon(call)
+            _report_abandoned(call)
             raise _deadline_exceeded(call) from error
-        except asyncio.CancelledError:
-            deadlines.note_awaited_server(call.callee)
-            _abandon(call)
-            raise
-        except BaseException:
-            _abandon(call)
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError):
+                deadlines.note_awaited_server(call.callee)
+            _report_abandoned(call)
             raise
         pause = _pause_after_response(call, response)
         if pause is None:
@@ -159,7 +157,7 @@ def _prepare(
     url: str | URL,
     policy: RetryPolicy,
     callee: str | None,
-    safe_to_repeat: bool,
+    safe_to_retry: bool,
     max_bytes: int | None,
     options: dict[str, Any],
 ) -> _HttpCall:
@@ -175,21 +173,21 @@ def _prepare(
     token = run_token.token_for(address.host, address.port)
     if token is not None:
         options["headers"] = with_header(options.get("headers"), run_token.RUN_TOKEN_HEADER, token)
-    timeout, limit = options.get("timeout"), deadlines.seconds_left()
+    timeout, seconds = options.get("timeout"), deadlines.seconds_left()
     if timeout is not None:
-        limit = deadlines.shorter_of(limit, _total_seconds(timeout))
-    if limit is None:
-        limit = http_sessions.settings().request_timeout_seconds
+        seconds = deadlines.shorter_of(seconds, _total_seconds(timeout))
+    if seconds is None:
+        seconds = http_sessions.settings().request_timeout_seconds
     body = options.get("data")
     return _HttpCall(
         method=method,
         url=str(url),
         callee=callee or endpoint,
         policy=policy,
-        is_repeatable=safe_to_repeat or method in SAFE_METHODS,
-        is_replayable=body is None or isinstance(body, _REPLAYABLE),
+        is_safe_to_retry=safe_to_retry or method in SAFE_METHODS,
+        has_resendable_body=body is None or isinstance(body, _RESENDABLE),
         options=options,
-        expires_at=time.monotonic() + limit,
+        expires_at=time.monotonic() + seconds,
         endpoint=endpoint,
         address=address,
         is_simple=model_connections.can_send(method, address, options),
@@ -221,7 +219,7 @@ def _encode_json(options: dict[str, Any]) -> None:
 
 
 def with_header(headers: Any, name: str, value: str) -> dict[str, str]:
-    """Return a copy of `headers` with the header `name` added, unless it is already present."""
+    """Return `headers` with the header `name`, added to a copy unless it is already present."""
     if type(headers) is dict and name in headers:
         return headers
     copy = dict(headers or {})
@@ -242,7 +240,8 @@ async def _wait_for_circuit(call: _HttpCall) -> None:
     """Wait while the circuit breaker of the endpoint is open. Waiting does not count as an attempt.
 
     Raises:
-        CircuitOpen: the breaker stays open for longer than the deadline, the retry budget or the endpoint's timeout.
+        CircuitOpen: the breaker stays open for longer than the deadline or the retry budget allows, the policy allows
+            one attempt only, or the endpoint has been unreachable for too long.
     """
     while (failing := health.get(call.endpoint)) is not None and (open_seconds := failing.breaker.admit()) > 0:
         spent = time.monotonic() - call.started_at
@@ -253,7 +252,7 @@ async def _wait_for_circuit(call: _HttpCall) -> None:
             raise CircuitOpen(
                 f"{call.endpoint} has accepted no connection for {failing.unreachable_seconds():.0f} s",
                 where=call.callee,
-                fix="check that it runs and that its host and port are right (unreachable_timeout_seconds: the wait)",
+                fix="check that it runs and that its host and port are right (time limit: unreachable_timeout_seconds)",
             )
         if exceeds_deadline or exceeds_budget or call.policy.attempts == 1:
             raise CircuitOpen(
@@ -265,11 +264,11 @@ async def _wait_for_circuit(call: _HttpCall) -> None:
 
 
 def _unreachable_seconds_left(call: _HttpCall, failing: EndpointHealth) -> float:
-    """Return the seconds until calls to an endpoint that accepts no connection fail; infinite without that timeout."""
-    if not call.policy.gives_up_unreachable:
+    """Return the seconds until the unreachable timeout of the endpoint; infinite if the call has no such timeout."""
+    if not call.policy.has_unreachable_timeout:
         return math.inf
     limit = http_sessions.settings().unreachable_timeout_seconds
-    if call.endpoint in health.reached:
+    if call.endpoint in health.answered_before:
         limit *= RESTART_FACTOR
     return limit - failing.unreachable_seconds()
 
@@ -294,7 +293,7 @@ async def _attempt_with_pool(call: _HttpCall) -> ClientResponse:
             response = await request
     if response.status in REDIRECTS:
         response.release()
-        call.is_simple = False  # a redirect executed nothing, and aiohttp can follow it
+        call.is_simple = False  # the request is sent again, because a server that redirects executes nothing
         return await _attempt_with_aiohttp(call, http_sessions.current_session())
     return cast("ClientResponse", response)
 
@@ -337,8 +336,8 @@ async def _pause_after_failure(call: _HttpCall, error: Exception) -> None:
     if http_sessions.settings().global_aiohttp_client_request_debug:
         logger.warning("%s %s to %s, attempt %d", call.method, call.url, call.callee, call.failures, exc_info=error)
     is_permanent = isinstance(error, ClientConnectorCertificateError | ServerFingerprintMismatch)
-    may_repeat = call.is_replayable and not is_permanent and (call.is_repeatable or never_connected)
-    pause = call.pause_before_repeat() if may_repeat else None
+    may_retry = call.has_resendable_body and not is_permanent and (call.is_safe_to_retry or never_connected)
+    pause = call.pause_before_retry() if may_retry else None
     unreachable_left = _unreachable_seconds_left(call, failing)
     if pause is None or unreachable_left <= 0:
         raise _unreachable(call, error, never_connected) from error
@@ -346,29 +345,30 @@ async def _pause_after_failure(call: _HttpCall, error: Exception) -> None:
 
 
 def _pause_after_response(call: _HttpCall, response: ClientResponse) -> float | None:
-    """Record the outcome; return the seconds until the request is retried, or None to return this response."""
+    """Record the status of a response; return the seconds until the retry, or None to return this response."""
     if not isinstance(response.status, int) or response.status < 400:  # a mock in a test may have no status
         if len(health):
             health.record_success(call.endpoint, call.callee)
-        if call.policy.gives_up_unreachable:
-            health.reached.add(call.endpoint)
+        if call.policy.has_unreachable_timeout:  # the timeout is longer from now on, see `RESTART_FACTOR`
+            health.answered_before.add(call.endpoint)
         return None
     failing = health.get(call.endpoint)
     if failing is not None:
         failing.record_answer()
     call.failures += 1
     retry_after = parse_retry_after(response.headers.get("Retry-After"), datetime.now(UTC))
-    if not call.is_replayable or not is_retryable_status(call.policy, response.status, call.failures, retry_after):
+    is_harmless = call.is_safe_to_retry or response.status in OVERLOAD_STATUSES  # an overloaded server executed nothing
+    if not (call.has_resendable_body and is_harmless):
         return None
-    if response.status not in (429, 503) and not call.is_repeatable:
+    if not call.policy.retries_status(response.status, call.failures, retry_after):
         return None
-    pause = call.pause_before_repeat(retry_after)
+    pause = call.pause_before_retry(retry_after)
     if pause is not None:
         health.entry(call.endpoint).log_failure(call.callee, f"HTTP {response.status} {response.reason or ''}".rstrip())
     return pause
 
 
-def _abandon(call: _HttpCall) -> None:
+def _report_abandoned(call: _HttpCall) -> None:
     """Report to the circuit breaker that the call ended without information about the endpoint."""
     failing = health.get(call.endpoint)
     if failing is not None:

@@ -52,8 +52,8 @@ class GlobalAIOHTTPAsyncClientConfig(BaseModel):
     unreachable_timeout_seconds: float = Field(KEYS["unreachable_timeout_seconds"].default, gt=0)
     """Seconds, for all calls together, until a model endpoint that accepts no connection is given up.
 
-    The time counts from the first failed connection of any call. It is ten times as long for an endpoint that answered
-    before, because it may be restarting.
+    The time counts from the first failed connection of any call. The timeout is ten times as long for an endpoint that
+    answered before, because the endpoint may be restarting.
     """
     max_model_answer_bytes: int = Field(KEYS["max_model_answer_bytes"].default, ge=1)
     max_body_bytes: int = Field(KEYS["max_body_bytes"].default, ge=1)
@@ -73,6 +73,7 @@ class GlobalAIOHTTPAsyncClientConfig(BaseModel):
 
 
 Entry = tuple[ClientSession, AsyncGenerator[ClientSession, None], ConnectionPool]
+"""Session of a loop, the generator that owns (opens and closes) the session, and the connection pool."""
 
 
 class _SessionRegistry:
@@ -136,13 +137,15 @@ def _current_entry() -> Entry:
     options = settings()
     configured = max(1, options.global_aiohttp_connector_limit_per_host // _worker_count())
     possible = max(1, open_files_limit() - OTHER_OPEN_FILES)
-    advice = {} if configured <= possible else {"advice": f"raise the open-file limit (ulimit -n {configured + 1024})"}
+    advice = f"raise {PER_HOST_KEY}"
+    if configured > possible:
+        advice = f"raise the open-file limit (ulimit -n {configured + 1024})"
     pool = ConnectionPool(
         per_host=min(configured, possible),
         idle_seconds=KEEPALIVE_SECONDS,
         connect_seconds=options.connect_timeout_seconds,
         configure=lambda connection: _enable_keepalive(connection, options),
-        **advice,
+        advice=advice,
     )
     owner = _managed_session(options, pool)
     entry = _sessions.by_loop[loop] = (_run_to_first_yield(owner), owner, pool)
@@ -182,7 +185,7 @@ async def _managed_session(
 
 
 def _run_to_first_yield(owner: AsyncGenerator[ClientSession, None]) -> ClientSession:
-    """Run the generator to its first yield without awaiting and return the yielded session."""
+    """Run the generator to its first yield and return the yielded session, which arrives as a `StopIteration`."""
     step = owner.__anext__()
     try:
         step.send(None)
@@ -195,8 +198,8 @@ def _run_to_first_yield(owner: AsyncGenerator[ClientSession, None]) -> ClientSes
 
 def _keepalive_socket(address: AddrInfoType, options: GlobalAIOHTTPAsyncClientConfig) -> socket.socket:
     """Open a socket with TCP keepalive, which detects a peer that disappeared without closing the connection."""
-    family, kind, protocol, _, _ = address
-    connection = socket.socket(family=family, type=kind, proto=protocol)
+    family, socket_type, protocol, _, _ = address
+    connection = socket.socket(family=family, type=socket_type, proto=protocol)
     _enable_keepalive(connection, options)
     return connection
 

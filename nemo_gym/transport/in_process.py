@@ -57,7 +57,7 @@ app_for_key = _apps.get
 
 
 def answer_call(app: ASGIApp, call: Call, alarm: deadlines.Alarm | None = None) -> Awaitable[Reply]:
-    """Pass a call to the `handle` method of an app, or run the app through ASGI, and return the reply."""
+    """Return the reply of an app to a call: from its `handle` method, or through ASGI if it has no such method."""
     handle: Handle | None = getattr(app, "handle", None)
     if handle is not None:
         return handle(call, alarm)
@@ -83,7 +83,7 @@ async def request(
 ) -> LocalResponse:
     """Call `app` and return its complete response. Arguments up to `allow_redirects` are request options of aiohttp.
 
-    `callee` is the name of the server in errors; `limit` is a second timeout, for this kind of call.
+    `callee` is the name of the server in errors; `limit` is the timeout of the rollout for this kind of call.
 
     Raises:
         DeadlineExceeded: the deadline, `limit` or `timeout` passed; the handler was cancelled.
@@ -103,10 +103,9 @@ async def request(
     moment = deadlines.deadline_moment()
     if moment is None:
         moment = now + http_sessions.settings().request_timeout_seconds
-    if limit is not None and now + limit < moment:
-        moment = now + limit
-    if timeout is not None and now + timeout < moment:
-        moment = now + timeout
+    for seconds in (limit, timeout):
+        if seconds is not None:
+            moment = min(moment, now + seconds)
     left = max(0.0, moment - now)
     call = Call(method.upper(), base_url, path, body, headers, cookies, callee, rollout, left)
     outer = deadlines.current_alarm()
@@ -143,7 +142,7 @@ async def _encode_data(data: Any) -> tuple[bytes, str]:
 
 
 async def _follow_redirects(app: ASGIApp, call: Call, alarm: deadlines.Alarm, response: LocalResponse) -> LocalResponse:
-    """Follow redirects to apps of this process by the rules of aiohttp; return other redirects to the caller."""
+    """Follow redirects to apps of this process by the rules of aiohttp; return a redirect to any other address."""
     history: list[LocalResponse] = []
     while response.status in REDIRECTS:
         target = response.headers.get("Location") or response.headers.get("URI")

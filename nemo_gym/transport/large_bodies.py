@@ -52,7 +52,7 @@ def too_long(max_bytes: int, callee: str | None = None) -> ResponseTooLong:
 
 
 def too_long_request(max_bytes: int) -> str:
-    """Return the text of the answer 413."""
+    """Return the text of the 413 answer to a request whose body is longer than `max_bytes`."""
     return f"the request body is larger than {max_bytes} bytes (max_body_bytes)"
 
 
@@ -64,20 +64,16 @@ class AnswerMemory:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def reserve(self, size: int) -> Callable[[], None]:
-        """Wait until `size` bytes are free, reserve them and return the function that releases them once."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, turn))
+        """Wait until `size` bytes are free, reserve them and return the function that releases them."""
+        admission: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, admission))
         self._admit()
         try:
-            await turn
+            await admission
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._release(size)
-            else:
-                self._waiting.remove((size, turn))
-                self._admit()
+            self._release(0 if admission.cancelled() else size)
             raise
-        held = [size]
+        held = [size]  # emptied by the first release, so that a second release has no effect
         return lambda: self._release(held.pop() if held else 0)
 
     def _release(self, size: int) -> None:
@@ -87,12 +83,13 @@ class AnswerMemory:
     def _admit(self) -> None:
         """Reserve memory for the answers that waited longest; a single answer is always admitted."""
         while self._waiting:
-            size, turn = self._waiting[0]
-            if self._reserved and self._reserved + size > LARGEST_ANSWERS_AT_ONCE * limits.answer:
-                return
+            size, admission = self._waiting[0]
+            if not admission.cancelled():
+                if self._reserved and self._reserved + size > LARGEST_ANSWERS_AT_ONCE * limits.answer:
+                    return
+                self._reserved += size
+                admission.set_result(None)
             self._waiting.popleft()
-            self._reserved += size
-            turn.set_result(None)
 
 
 _memories = PerLoop(AnswerMemory)

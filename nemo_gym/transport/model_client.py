@@ -1,9 +1,9 @@
 """Client of model servers for OpenAI-compatible endpoints, with an adaptive concurrency limit.
 
-Model calls are stateless, so they are repeated after a lost connection. Rate limits and gateway errors are retried
+Model calls are stateless, so they are retried after a lost connection. Rate limits and gateway errors are retried
 within the budget of `MODEL_CALL`; status 500 gets three attempts, because it is often permanent. When an endpoint
-answers 429 or 503 (a rejection), the concurrency limit is halved and calls pause for the `Retry-After` time; later each
-round of successful answers raises the limit by one.
+answers 429 or 503 (a rejection), the concurrency limit is halved and calls pause for the `Retry-After` time; later
+successful answers raise the limit again.
 """
 
 import asyncio
@@ -30,14 +30,8 @@ from nemo_gym.transport import deadlines, http_sessions
 from nemo_gym.transport.client_response import LocalResponse, is_ok, raise_for_status, read_body
 from nemo_gym.transport.event_loop import SlotQueue
 from nemo_gym.transport.http import send, with_header
-from nemo_gym.transport.large_bodies import (
-    LARGE_BYTES,
-    ResponseTooLong,
-    check_parsed_size,
-    current_memory,
-    limits,
-)
-from nemo_gym.transport.retries import MODEL_CALL, describe_error, next_pause, parse_retry_after
+from nemo_gym.transport.large_bodies import LARGE_BYTES, ResponseTooLong, check_parsed_size, current_memory, limits
+from nemo_gym.transport.retries import MODEL_CALL, OVERLOAD_STATUSES, describe_error, next_pause, parse_retry_after
 from nemo_gym.transport.shared_semaphore import SharedSemaphore, claim_semaphore
 from nemo_gym.wire.call_reply import replace_surrogates
 
@@ -51,15 +45,13 @@ TRUNCATED_BODY_ATTEMPTS = 3
 
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
-OVERLOAD_STATUSES = frozenset({429, 503})
-
 QUOTA_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
-"""Error codes of a 429 that no waiting resolves; the error then gets status 402."""
+"""Error codes of a 429 for which waiting does not help; the error then gets status 402."""
 
 MAX_PAUSE_SECONDS = 60.0
 """Maximum seconds for which the `Retry-After` of one answer pauses the other calls."""
 
-_WITHOUT_OVERLOAD = replace(
+_MODEL_CALL_WITHOUT_OVERLOAD = replace(
     MODEL_CALL, statuses=MODEL_CALL.statuses - OVERLOAD_STATUSES, retry_after_statuses=frozenset()
 )
 
@@ -92,7 +84,7 @@ class NeMoGymAsyncOpenAI(BaseModel):
         return await self._call("POST", "tokenize", root=root, json=kwargs)
 
     async def _call(self, method: str, path: str, *, root: str | None = None, **options: Any) -> dict[str, Any]:
-        """Send a request and return the JSON object of the answer; repeat it if the answer is truncated."""
+        """Send a request and return the JSON object of the answer; retry if the answer is truncated."""
         url = f"{(root or self.base_url).rstrip('/')}/{path}"
         for attempt in range(1, TRUNCATED_BODY_ATTEMPTS + 1):
             try:
@@ -104,15 +96,16 @@ class NeMoGymAsyncOpenAI(BaseModel):
             except ClientPayloadError as error:
                 if attempt == TRUNCATED_BODY_ATTEMPTS:
                     raise ServerUnreachable(f"the answer broke off ({describe_error(error)})", where=url) from error
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # lets other calls run before the retry
         raise AssertionError("unreachable")  # pragma: no cover - the loop returns or raises
 
     async def _request(self, **options: Any) -> ClientResponse:
         """Send one request with the retries of `MODEL_CALL`. Subclasses override this to add headers."""
-        has_user = not self.api_key and "@" in self.base_url  # the HTTP client sends the user of the URL
-        credentials = {} if has_user else {"Authorization": f"Bearer {self.api_key}"}
+        # aiohttp sends the user and password of a URL itself, and rejects a second `Authorization`.
+        has_url_credentials = not self.api_key and "@" in self.base_url
+        credentials = {} if has_url_credentials else {"Authorization": f"Bearer {self.api_key}"}
         headers = {**credentials, **self.default_headers, **(options.pop("headers", {}))}
-        return await send(policy=MODEL_CALL, safe_to_repeat=True, headers=headers, max_bytes=limits.answer, **options)
+        return await send(policy=MODEL_CALL, safe_to_retry=True, headers=headers, max_bytes=limits.answer, **options)
 
 
 async def _read_object(response: ClientResponse | LocalResponse, url: str) -> dict[str, Any]:
@@ -154,7 +147,7 @@ def _parse_object(body: bytes, url: str) -> dict[str, Any]:
         ModelFailed: the answer is not a JSON object.
     """
     try:
-        answer = _parse_text(body)
+        answer = _parse_json(body)
     except (ValueError, RecursionError) as error:
         start = body[:200].decode("utf-8", errors="replace")
         raise ModelFailed(f"the answer is not JSON: {start!r}", where=url) from error
@@ -163,7 +156,8 @@ def _parse_object(body: bytes, url: str) -> dict[str, Any]:
     return answer
 
 
-def _parse_text(body: bytes) -> Any:
+def _parse_json(body: bytes) -> Any:
+    """Parse JSON with NaN; replace lone surrogates, which `from_json` rejects."""
     try:
         return from_json(body, allow_inf_nan=True)
     except ValueError:
@@ -177,9 +171,10 @@ class AdaptiveLimit:
     """Adaptive concurrency limit for one endpoint: FIFO slots, at most `max_concurrent` (None: no maximum).
 
     A rejection (429 or 503) halves the limit. Rejections of calls sent before the last reduction do not reduce it
-    again; `generation`, the number of reductions when a call was sent, identifies them. A success adds a slot up to
-    the safe limit, so that an endpoint recovers quickly after a restart; above it, a full round of successes does.
-    Used by one event loop at a time. With `shared`, processes share the slots and the `Retry-After` pause.
+    again; `generation`, the number of reductions when a call was sent, identifies them. Below the safe limit each
+    success adds a slot, so that an endpoint recovers quickly after a restart; above it, about as many successes as
+    there are slots add one. An object serves one event loop at a time. With `shared`, processes share the slots and
+    the `Retry-After` pause.
     """
 
     def __init__(
@@ -193,7 +188,7 @@ class AdaptiveLimit:
         self._max_limit = math.inf if max_concurrent is None else float(max_concurrent)
         self._current = self._max_limit
         self._safe_limit = self._max_limit  # the limit after the last reduction that followed a successful answer
-        self._had_answer = True
+        self._had_success = True  # since the last reduction
         self._clock = clock
         self._in_flight = 0
         self._generation = 0
@@ -219,36 +214,36 @@ class AdaptiveLimit:
         return self._generation
 
     async def enter(self) -> int:
-        """Wait for a slot and the end of a pause; return the generation for `record_rejection`. See `leave`."""
+        """Wait for a slot and the end of a pause; return the generation for `record_rejection`."""
         if self._in_flight < self._current and not self._queue:
             self._in_flight += 1
         else:
-            await self._queue.wait(self._leave)
+            await self._queue.wait(self._release_slot)
         if self._shared:
             try:
                 await self._shared.acquire()
             except asyncio.CancelledError:
-                self._leave()
+                self._release_slot()
                 raise
         if self._pause_ends or self._shared:
-            await self._pause()
+            await self._wait_for_pause_end()
         return self._generation
 
     def leave(self) -> None:
-        """Release a slot."""
+        """Release the slot that `enter` or `try_enter` acquired."""
         if self._shared:
             self._shared.release()
-        self._leave()
+        self._release_slot()
 
-    def _leave(self) -> None:
-        """Release a slot of this process and grant free slots to waiting calls."""
+    def _release_slot(self) -> None:
+        """Release a slot of this process, but not of the shared semaphore; grant free slots to waiting calls."""
         self._in_flight -= 1
         while self._in_flight < self._current and self._queue.grant():
             self._in_flight += 1
 
     def record_success(self) -> None:
-        """Raise the limit after a successful answer: by 1 below the safe limit, by 1 per round of answers above it."""
-        self._had_answer = True
+        """Raise the limit after a successful answer: by 1 below the safe limit, by a fraction above it."""
+        self._had_success = True
         if self._current < self._max_limit:
             step = 1.0 if self._current < self._safe_limit else 1.0 / self._current
             self._current = min(self._max_limit, self._current + step)
@@ -256,33 +251,34 @@ class AdaptiveLimit:
     def record_rejection(self, generation: int, retry_after: float | None = None) -> None:
         """Halve the limit after a rejection, unless it was reduced since the call of this `generation` was sent.
 
-        `retry_after` pauses all calls for that many seconds.
+        If fewer calls are in flight than the limit allows, their number is halved. `retry_after` pauses all calls for
+        that many seconds.
         """
         if generation == self._generation:
             self._generation += 1
             self._current = max(1.0, min(self._current, float(self._in_flight)) / 2)
-            if self._had_answer:
+            if self._had_success:
                 self._safe_limit = self._current
-            self._had_answer = False
+            self._had_success = False
         if retry_after:
             self._pause_ends = max(self._pause_ends, self._clock() + min(retry_after, MAX_PAUSE_SECONDS))
             if self._shared:
                 self._shared.pause_until(self._pause_ends)
 
-    async def _pause(self) -> None:
-        """Wait until the pause ends, in this process and in those that share the semaphore."""
+    async def _wait_for_pause_end(self) -> None:
+        """Wait until the pauses of this process and of the processes that share the semaphore end."""
         try:
-            while (left := self._pause_end() - self._clock()) > 0:  # noqa: ASYNC110 - a pause has an end time, not an event
-                await asyncio.sleep(
-                    left * random.uniform(1.0, 1.1)
-                )  # jitter, so that the calls do not resume simultaneously
+            while (left := self._pause_seconds_left()) > 0:  # noqa: ASYNC110 - a pause has an end time, not an event
+                # Jitter keeps the calls from resuming simultaneously.
+                await asyncio.sleep(left * random.uniform(1.0, 1.1))
         except asyncio.CancelledError:
             self.leave()
             raise
         self._pause_ends = 0.0
 
-    def _pause_end(self) -> float:
-        return max(self._pause_ends, self._shared.pause_ends) if self._shared else self._pause_ends
+    def _pause_seconds_left(self) -> float:
+        shared_end = self._shared.pause_ends if self._shared else 0.0
+        return max(self._pause_ends, shared_end) - self._clock()
 
 
 class PacedOpenAI(NeMoGymAsyncOpenAI):
@@ -353,9 +349,9 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
         if self.default_query:
             options["params"] = {**self.default_query, **(options.get("params") or {})}
         return await send(
-            policy=_WITHOUT_OVERLOAD,
+            policy=_MODEL_CALL_WITHOUT_OVERLOAD,
             callee=self.name,
-            safe_to_repeat=True,
+            safe_to_retry=True,
             headers=headers,
             max_bytes=limits.answer,
             **options,
@@ -402,7 +398,7 @@ def is_quota_used_up(rejection: ClientResponseError) -> bool:
 
 
 def _pause_after_rejection(rejections: int, first_rejection_at: float, retry_after: float | None) -> float | None:
-    """Return the seconds to wait before the call is repeated; None if the retry budget is exhausted."""
+    """Return the seconds to wait before the call is retried; None if the retry budget is exhausted."""
     return next_pause(
         MODEL_CALL,
         failures=rejections,
@@ -414,7 +410,7 @@ def _pause_after_rejection(rejections: int, first_rejection_at: float, retry_aft
 
 
 def validate_answer(kind: type[AnswerT], answer: dict[str, Any], *, callee: str) -> AnswerT:
-    """Validate an endpoint's answer as a `kind`. `callee` is the name of the model server in errors.
+    """Return an endpoint's answer as an object of the class `kind`. `callee` is the model server's name in errors.
 
     Raises:
         ModelFailed: the answer is not a valid `kind`.
@@ -422,10 +418,11 @@ def validate_answer(kind: type[AnswerT], answer: dict[str, Any], *, callee: str)
     try:
         return kind.model_validate(answer)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        location = ".".join(map(str, first["loc"]))
+        problem = error.errors(include_url=False, include_input=False)[0]
+        location = ".".join(map(str, problem["loc"]))
+        name = kind.__name__.removeprefix("NeMoGym")
         raise ModelFailed(
-            f"the endpoint's answer is not a valid {kind.__name__.removeprefix('NeMoGym')}: {location}: {first['msg']}",
+            f"the endpoint's answer is not a valid {name}: {location}: {problem['msg']}",
             where=callee,
             fix="check that the configured address is an endpoint of this API",
         ) from error

@@ -16,12 +16,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 import httptools
-from aiohttp import (
-    ClientConnectorError,
-    ClientPayloadError,
-    ConnectionTimeoutError,
-    ServerDisconnectedError,
-)
+from aiohttp import ClientConnectorError, ClientPayloadError, ConnectionTimeoutError, ServerDisconnectedError
 from aiohttp.client_reqrep import ConnectionKey
 from yarl import URL
 
@@ -72,7 +67,7 @@ def encode_request(
     """Return the bytes of a request. All headers except `varying_header` are cached in encoded form.
 
     Raises:
-        ValueError: a header contains a line break.
+        ValueError: a header contains a line break or a null byte.
     """
     head = _encode_head(method, url, tuple(headers.items()))
     extra_line = "" if varying_header is None else f"\r\n{_header_line(*varying_header)}"
@@ -134,7 +129,7 @@ class _Connection(asyncio.Protocol):
         assert self._transport is not None
         self._reset()
         self._max_bytes = max_bytes
-        self._large_bytes = LARGE_BYTES if reserves_memory else max_bytes
+        self._large_bytes = LARGE_BYTES if reserves_memory else max_bytes  # no body exceeds `max_bytes`
         self._answer = asyncio.get_running_loop().create_future()
         self._write_batch.put(self._transport, [request])
         try:
@@ -159,6 +154,7 @@ class _Connection(asyncio.Protocol):
         declared = 0 if self.is_compressed else self._declared_size
         self.release_memory = await current_memory().reserve(declared or self._max_bytes)
         self._answer = asyncio.get_running_loop().create_future()
+        # Meanwhile the server may have closed the connection, which ends the answer.
         if self._failure is not None:
             raise self._failure
         if not self._is_complete:
@@ -184,10 +180,10 @@ class _Connection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Complete an answer that ends with the connection; fail a truncated or missing answer."""
+        """Complete an answer that ends with the connection, with `body_error` if truncated; fail a missing answer."""
         self._on_closed(self)
         if self._is_complete:
-            return  # the answer is complete and queued
+            return
         if self._has_head and not self._has_length and exc is None:
             self.on_message_complete()  # an answer without a length ends with the connection
         elif self._has_head:
@@ -212,7 +208,7 @@ class _Connection(asyncio.Protocol):
         """Store a header; note whether the body has a length and whether it is compressed."""
         lowered = name.lower()
         if lowered in (b"content-length", b"transfer-encoding"):
-            self._has_length = True
+            self._has_length = True  # chunks mark the end of the body as well as a length does
             self._declared_size = int(value) if value.isdigit() else 0
         elif lowered == b"content-encoding":
             self.is_compressed = value.lower() in (b"gzip", b"deflate")
@@ -226,7 +222,7 @@ class _Connection(asyncio.Protocol):
             self._refuse()
 
     def on_body(self, body: bytes) -> None:
-        """Keep a part of the body; refuse a body that is too long, stop reading one that must reserve memory first."""
+        """Keep a part of the body. Refuse a body that is too long; stop reading one that must first reserve memory."""
         if self._failure is not None:
             return
         was_small = self._size <= self._large_bytes
@@ -317,7 +313,7 @@ class _HostConnections:
         self.was_full = False
 
     def drop_connection(self) -> None:
-        """Count a closed connection and wake the first waiting request."""
+        """Subtract a closed connection and give its slot to the first waiting request."""
         self.open -= 1
         self.queue.grant()
 
@@ -337,10 +333,10 @@ class ConnectionPool:
         configure: Configure,
         advice: str = "raise global_aiohttp_connector_limit_per_host",
     ) -> None:
-        """Create an empty pool. `advice` says how to allow more connections."""
+        """Create an empty pool. `advice`, logged when the pool is full, says how to allow more connections."""
         self._advice = advice
         self._per_host = per_host
-        self._keep_seconds = idle_seconds
+        self._idle_seconds = idle_seconds
         self._connect_seconds = connect_seconds
         self._configure = configure
         self._resolutions: dict[Address, tuple[float, asyncio.Future[list[Any]]]] = {}
@@ -358,7 +354,7 @@ class ConnectionPool:
         varying_header: tuple[str, str] | None = None,
         max_bytes: int | None = None,
     ) -> LocalResponse:
-        """Send a request and return its complete answer of any status. Only connecting has a timeout.
+        """Send a request and return its complete answer of any status. Only opening a connection has a timeout here.
 
         A caller that passes `max_bytes` (default: `max_body_bytes`) must call `release` of the response when the body
         is no longer needed: a large body reserves memory.
@@ -392,7 +388,7 @@ class ConnectionPool:
         while True:
             while host.idle:
                 connection = host.idle.pop()  # the most recently used connection, so that the others can expire
-                if connection.is_open and time.monotonic() - connection.idle_since < self._keep_seconds:
+                if connection.is_open and time.monotonic() - connection.idle_since < self._idle_seconds:
                     return connection
                 connection.close()
                 host.open -= 1
@@ -424,9 +420,8 @@ class ConnectionPool:
         try:
             async with asyncio.timeout(self._connect_seconds) as timer:
                 open_socket = await self._open_socket(address)
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    self._new_connection, sock=open_socket
-                )
+                loop = asyncio.get_running_loop()
+                _, connection = await loop.create_connection(self._new_connection, sock=open_socket)
                 return connection
         except TimeoutError as error:
             if not timer.expired():
@@ -459,11 +454,8 @@ class ConnectionPool:
         """Resolve a host name. The result is cached; concurrent connections share one query."""
         resolved_at, resolution = self._resolutions.get(address, (0.0, None))
         now = time.monotonic()
-        if (
-            resolution is None
-            or now - resolved_at > DNS_CACHE_SECONDS
-            or (resolution.done() and resolution.exception())
-        ):
+        is_expired = now - resolved_at > DNS_CACHE_SECONDS
+        if resolution is None or is_expired or (resolution.done() and resolution.exception()):
             query = asyncio.get_running_loop().getaddrinfo(*address, type=socket.SOCK_STREAM)
             resolution = asyncio.ensure_future(query)
             self._resolutions[address] = (now, resolution)
@@ -475,7 +467,7 @@ class ConnectionPool:
         return connection
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection and cancel the resolution of host names."""
         self.is_closed = True
         for connection in list(self._connections):
             connection.close()

@@ -14,6 +14,8 @@ Uniform = Callable[[float, float], float]
 """`random.uniform` or a replacement in tests."""
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+OVERLOAD_STATUSES = frozenset({429, 503})
+"""Statuses with which a server rejects a request without executing it."""
 
 SUMMARY_SECONDS = 30.0
 """Minimum interval between log lines about a failing endpoint."""
@@ -21,7 +23,7 @@ SUMMARY_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Retry budget of one call: maximum attempts, maximum time, and exponential backoff between attempts."""
+    """Which failures of a call are retried, how often, for how long, and with which pauses (exponential backoff)."""
 
     attempts: int = 6
     """Maximum number of requests sent, including the first."""
@@ -34,15 +36,23 @@ class RetryPolicy:
     few_attempts_statuses: frozenset[int] = frozenset()
     """Statuses that get only `few_attempts` attempts, because they are often permanent."""
     few_attempts: int = 3
-    retry_after_statuses: frozenset[int] = frozenset({429, 503})
-    """Statuses that are retried only with `Retry-After`, which shows that the server did not execute the request."""
-    gives_up_unreachable: bool = False
+    retry_after_statuses: frozenset[int] = OVERLOAD_STATUSES
+    """Statuses that are retried only with `Retry-After`, which shows a deliberate rejection."""
+    has_unreachable_timeout: bool = False
     """Fail all calls to an endpoint that accepted no connection for `unreachable_timeout_seconds`."""
+
+    def retries_status(self, status: int, failures: int, retry_after: float | None) -> bool:
+        """Return True if an answer with this status is retried after `failures` failed attempts."""
+        if status in self.statuses:
+            return True
+        if status in self.few_attempts_statuses:
+            return failures < self.few_attempts
+        return status in self.retry_after_statuses and retry_after is not None
 
 
 ONCE = RetryPolicy(attempts=1)
 SERVER_CALL = RetryPolicy()
-"""Calls between our servers: retried during a restart; every answer is returned to the caller."""
+"""Calls between our servers: retried during a restart, and after 429 or 503 with `Retry-After`."""
 MODEL_CALL = RetryPolicy(
     attempts=40,
     budget_seconds=900.0,
@@ -50,14 +60,14 @@ MODEL_CALL = RetryPolicy(
     max_pause=30.0,
     statuses=frozenset({429, 502, 503, 504, 520}),
     few_attempts_statuses=frozenset({500}),
-    gives_up_unreachable=True,
+    has_unreachable_timeout=True,
 )
 """Calls to model endpoints: rate limits are retried for 15 minutes, a closed port for less."""
 
 
 def jittered_pause(policy: RetryPolicy, failures: int, uniform: Uniform) -> float:
-    """Return a pause with exponential backoff and full jitter: 0 to `first_pause * 2^(failures-1)`, capped."""
-    ceiling = min(policy.max_pause, policy.first_pause * 2.0 ** min(failures - 1, 60))
+    """Return a random pause from 0 to `first_pause * 2^(failures-1)`, at most `max_pause`."""
+    ceiling = min(policy.max_pause, policy.first_pause * 2.0 ** min(failures - 1, 60))  # 2^1024 would overflow
     return uniform(0.0, ceiling)
 
 
@@ -70,7 +80,7 @@ def next_pause(
     uniform: Uniform,
     retry_after: float | None = None,
 ) -> float | None:
-    """Return the seconds to wait before the next attempt; None if the call must not be repeated.
+    """Return the seconds to wait before the next attempt; None if the call must not be retried.
 
     `spent` is the time since the first attempt and `left` the time until the deadline, in seconds. The result is None
     if the attempts are used up, or if the pause would end after the budget or the deadline.
@@ -87,23 +97,13 @@ def next_pause(
     return wait
 
 
-def is_retryable_status(policy: RetryPolicy, status: int, failures: int, retry_after: float | None) -> bool:
-    """Return True if the policy retries this status after `failures` failed attempts."""
-    if status in policy.statuses:
-        return True
-    if status in policy.few_attempts_statuses:
-        return failures < policy.few_attempts
-    return status in policy.retry_after_statuses and retry_after is not None
-
-
 def parse_retry_after(value: str | None, now: datetime) -> float | None:
     """Return the seconds in a `Retry-After` header (a number or an HTTP date); None if it is absent or malformed."""
     if value is None:
         return None
     text = value.strip()
     if text.isascii() and text.isdigit():
-        # More than 8 digits is more than a year.
-        return float(text) if len(text) <= 8 else float("inf")
+        return float(text) if len(text) <= 8 else float("inf")  # more than 8 digits is more than a year
     try:
         moment = parsedate_to_datetime(text)
     except (ValueError, TypeError, IndexError, OverflowError):
@@ -165,14 +165,14 @@ class CircuitBreaker:
         return 0.0
 
     def report_success(self) -> None:
-        """Close the circuit."""
+        """Close the circuit, which means that calls are sent again."""
         self._failures = 0
         self._opened_at = None
         self._is_probing = False
         self._open_seconds = self._first_open_seconds
 
     def report_failure(self) -> None:
-        """Count a failure; open the circuit at the threshold, and double `open_seconds` after a failed probe."""
+        """Count a failure; open the circuit at the threshold, and for twice as long after a failed probe."""
         self._failures += 1
         if self._is_probing:
             self._is_probing = False
@@ -225,7 +225,7 @@ class EndpointHealth:
             self._last_logged = now
             logger.warning("calls to %s failed %d times, last: %s", callee, self._failures, problem)
 
-    def log_recovery(self, callee: str) -> None:
+    def record_recovery(self, callee: str) -> None:
         """Record a success; log the number of failures before it."""
         self.record_answer()
         if self._failures:
@@ -241,8 +241,8 @@ class HealthRegistry:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._by_endpoint: dict[str, EndpointHealth] = {}
-        self.reached: set[str] = set()
-        """Model endpoints that answered at least once."""
+        self.answered_before: set[str] = set()
+        """Model endpoints that answered at least once without an error."""
 
     def __len__(self) -> int:
         return len(self._by_endpoint)
@@ -256,11 +256,11 @@ class HealthRegistry:
     def record_success(self, endpoint: str, callee: str) -> None:
         health = self._by_endpoint.pop(endpoint, None)
         if health is not None:
-            health.log_recovery(callee)
+            health.record_recovery(callee)
 
     def clear(self) -> None:
         self._by_endpoint.clear()
-        self.reached.clear()
+        self.answered_before.clear()
 
 
 def describe_error(error: BaseException) -> str:

@@ -30,7 +30,7 @@ def choose_token() -> str:
     """Return the token for a new run: that of the environment, or a random one.
 
     Raises:
-        ConfigError: the token of the environment is too short or contains other characters than a header allows.
+        ConfigError: the token of the environment has a wrong length or characters that are not allowed.
     """
     token = os.environ.get(RUN_TOKEN_ENV_VAR) or secrets.token_urlsafe(32)
     if not _VALID_TOKEN.fullmatch(token):

@@ -11,6 +11,7 @@ from typing import Self
 from nemo_gym.transport.event_loop import SlotQueue
 
 WORD = 8
+"""Bytes of one number in the shared page."""
 
 
 class SharedSemaphore:
@@ -104,6 +105,6 @@ def adopt_semaphores(name: str, semaphores: list[SharedSemaphore]) -> None:
 
 
 def claim_semaphore(name: str) -> SharedSemaphore | None:
-    """Remove and return the semaphore for the next client of server `name`; None if the server runs in one process."""
+    """Remove and return the semaphore for the next client of server `name`; None if the limit is not shared."""
     unclaimed = _semaphores.get(name)
     return unclaimed.pop(0) if unclaimed else None

@@ -42,7 +42,7 @@ WIRE_CONFIG = ConfigDict(
 
 
 def dump_object(value: Any) -> Any:
-    """Return a pydantic object as a dictionary of its set fields, and anything else unchanged."""
+    """Return a pydantic object as a dictionary of the fields that were set, and anything else unchanged."""
     if isinstance(value, BaseModel):
         return value.model_dump(exclude_unset=True, by_alias=True, warnings=False)
     return value
@@ -58,13 +58,14 @@ def _is_shallow_json(value: Any) -> bool:
 
 
 def free_form(value: Any) -> Any:
-    """Return `value` if it can be written as JSON: not too deep, no cycle, no lone surrogate."""
+    """Dump a pydantic object and return the value; raise an error for a cycle, deep nesting or a lone surrogate."""
     value = dump_object(value)
     if _is_shallow_json(value):
         return value
     level: Iterable[Any] = [value]
     for _ in range(MAX_DEPTH + 1):
-        # One entry per object: a cycle is on every level, so the depth limit finds it in bounded time.
+        # Each object is kept once per level, so a level cannot grow without bound; a cycle never ends and therefore
+        # reaches the depth limit.
         containers: dict[int, Any] = {}
         for element in level:
             if isinstance(element, str) and _LONE_SURROGATE.search(element):
@@ -91,27 +92,26 @@ OTHER = "other"
 
 
 def field_text(value: Any, field: str) -> str | None:
-    """Return the text of a field of a mapping or object, or None."""
+    """Return the text of a field of a mapping or object; None if the field is missing or not a text."""
     text = value.get(field) if isinstance(value, Mapping) else getattr(value, field, None)
     return text if isinstance(text, str) else None
 
 
 def literal_tags(member: Any, field: str = "type") -> tuple[str, ...]:
     """Return the tags of a union member: its literal values or those of its `field`; OTHER if the field is any text."""
-    if get_origin(member) is Annotated:
-        member = get_args(member)[0]
-    if get_origin(member) is not Literal:
-        is_model = issubclass(member, BaseModel)
-        member = member.model_fields[field].annotation if is_model else member.__annotations__[field]
-    return get_args(member) if get_origin(member) is Literal else (OTHER,)
+    annotation = get_args(member)[0] if get_origin(member) is Annotated else member
+    if get_origin(annotation) is not Literal:
+        is_model = issubclass(annotation, BaseModel)
+        annotation = annotation.model_fields[field].annotation if is_model else annotation.__annotations__[field]
+    return get_args(annotation) if get_origin(annotation) is Literal else (OTHER,)
 
 
 class TaggedUnion:
     """Marks a union: the tag of a value selects the member, and each member is dumped by its own class.
 
-    The tag of a value is its `type`, or the value itself if that is a text; a value whose tag no member has uses
-    `default`. Pydantic's discriminated union would need every tag repeated next to its class, and would call the
-    discriminator again and build Python objects to dump each member.
+    The tag of a value is its `type`, or the value itself if that is a text; if no member has this tag, it is `default`.
+    A function `tag` replaces these rules. Pydantic's discriminated union would need each tag written next to its class,
+    and would call the discriminator again and build Python objects to dump each member.
     """
 
     def __init__(
@@ -131,12 +131,12 @@ class TaggedUnion:
             schema = handler.generate_schema(member)
             choices.update(dict.fromkeys(self.member_tags(member), schema))
 
-        def type_of(value: Any) -> str | None:
+        def tag_of(value: Any) -> str | None:
             tag = value if isinstance(value, str) else field_text(value, "type")
             return tag if tag in choices or self.default is None else self.default
 
         return core_schema.tagged_union_schema(
-            choices, self.tag or type_of, serialization=core_schema.simple_ser_schema("any")
+            choices, self.tag or tag_of, serialization=core_schema.simple_ser_schema("any")
         )
 
 
@@ -221,8 +221,8 @@ class _NumberList:
     """A list of numbers of one type that is neither copied nor walked in Python when parsed or dumped.
 
     These lists hold tens of thousands of numbers and pass several servers. The type of `sum`, computed at C speed,
-    shows the type of the elements (a bool passes for an int); any other value is validated by pydantic, which converts
-    or explains it. A dump to Python objects shares the list with the model.
+    shows the type of the elements (a bool passes for an int). Pydantic validates any other value: it converts the value
+    or raises an error. A dump to Python objects shares the list with the model.
     """
 
     def __init__(self, kind: type) -> None:
@@ -231,7 +231,7 @@ class _NumberList:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         json_schema = handler.generate_schema(source)
         list_schema = handler(source)
-        # A format applies to JSON only and leaves Python dumps alone; the outer serializer then takes over for JSON.
+        # This format makes Python dumps return the list itself; the serializer below replaces it for JSON.
         list_schema["serialization"] = core_schema.format_ser_schema("", when_used="json")  # type: ignore[index]
         return core_schema.no_info_wrap_validator_function(
             self._validate,
@@ -272,10 +272,10 @@ def has_token_fields(item: Mapping[str, Any]) -> bool:
 
 
 def check_token_fields(item: Mapping[str, Any]) -> None:
-    """Check that the token fields are complete or missing; a trainer ignores incomplete ones.
+    """Check that either all required token fields are set or no token field is; a trainer ignores an incomplete set.
 
     Raises:
-        PydanticCustomError: some token fields are set, but not all three required ones.
+        PydanticCustomError: some token fields are set, but a required one is missing.
     """
     if not has_token_fields(item):
         return
@@ -300,6 +300,6 @@ class ItemModel(WireModel):
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
         super().__pydantic_init_subclass__(**options)
         if TokenIDLogProbMixin in cls.__bases__:
-            cls.wire_tag += "+tokens"
+            cls.wire_tag += "+tokens"  # to the tag of the class without token fields
         elif not hasattr(cls, "wire_tag"):
             cls.wire_tag = cls.model_fields["type"].default

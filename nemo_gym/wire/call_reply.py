@@ -54,9 +54,9 @@ class Call:
         self.server = server
         """Instance name of the called server, for errors."""
         self.rollout = rollout
-        """Index of the rollout that this call belongs to; None if unknown."""
+        """Task index and rollout index of the rollout that this call belongs to; None if unknown."""
         self.seconds = seconds
-        """Deadline of the call in seconds from now; None without a deadline."""
+        """Seconds from the start of the call to its deadline; None without a deadline."""
 
     def body_bytes(self) -> bytes:
         """Return the body as bytes; a model is encoded without its unset fields."""
@@ -109,7 +109,7 @@ class Reply:
 
 
 def json_body(value: Any) -> Body:
-    """Return the body for the `json` argument of a request: bytes and models unchanged, None as no body."""
+    """Return the body for the `json` argument of a request. Bytes and models stay as they are; None means no body."""
     if type(value) is dict:  # checked first, because `isinstance` with a pydantic class is slow
         return encode_json(value)
     if isinstance(value, bytes) or isinstance(value, BaseModel):  # noqa: SIM101 - a union is slower
@@ -157,9 +157,10 @@ def parse_json(body: bytes) -> Any:
 
 
 def parse_lenient_json(body: bytes) -> Any:
-    """Parse JSON that strict parsers reject; the result can be encoded by all of them.
+    """Parse JSON that strict parsers reject into values that every encoder accepts.
 
-    Lone surrogates become U+FFFD. NaN, Infinity and numbers beyond the range of a double become null.
+    Lone surrogates become U+FFFD. Integers of more than 64 bits become floats. NaN, Infinity and numbers beyond the
+    range of a double become null.
 
     Raises:
         ValueError: the body is not JSON, or is nested too deep.
@@ -177,11 +178,12 @@ def _finite_float(text: str) -> float | None:
 
 
 def _finite_int(text: str) -> float | None:
+    """Parse an integer; it becomes a float if it is so long that it may need more than 64 bits."""
     return int(text) if len(text) < len("-9223372036854775808") else _finite_float(text)
 
 
 def parse_tool_arguments(text: str) -> dict[str, Any]:
-    """Parse the arguments of a model's tool call; agents and verifiers accept the same arguments.
+    """Parse the arguments of a model's tool call. Agents and verifiers use it, so that both accept the same arguments.
 
     Raises:
         ValueError: the arguments are not a JSON object, or contain NaN, a number beyond the range of a double, a lone
@@ -189,7 +191,8 @@ def parse_tool_arguments(text: str) -> dict[str, Any]:
     """
     text = text or "{}"
     try:
-        orjson.loads(text)  # rejects numbers beyond the range of a double, but is not exact for large integers
+        # Only orjson rejects numbers beyond the range of a double; only `from_json` reads large integers exactly.
+        orjson.loads(text)
         arguments = from_json(text, allow_inf_nan=False)
     except ValueError as error:
         raise ValueError(f"The arguments are not valid JSON: {error}.") from None
@@ -201,9 +204,9 @@ def parse_tool_arguments(text: str) -> dict[str, Any]:
 
 
 def _depth(value: Any) -> int:
-    """Return the levels of nesting of parsed JSON."""
+    """Return the number of nesting levels of parsed JSON."""
     depth, level = 0, [value]
-    while level := [element for element in level if isinstance(element, (dict, list))]:
+    while containers := [element for element in level if isinstance(element, (dict, list))]:
         depth += 1
-        level = [inner for element in level for inner in (element.values() if isinstance(element, dict) else element)]
+        level = [inner for outer in containers for inner in (outer.values() if isinstance(outer, dict) else outer)]
     return depth

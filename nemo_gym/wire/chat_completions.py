@@ -147,7 +147,7 @@ class NeMoGymChatCompletionToolMessageParam(OpenDict):
 
 
 class NeMoGymChatCompletionAssistantMessageParam(OpenDict):
-    """An earlier message of the model. Fields of single servers (`reasoning_content`) are kept."""
+    """An earlier message of the model. Fields that only some servers have (`reasoning_content`) are kept."""
 
     role: Literal["assistant"]
     audio: NotRequired[Json]
@@ -165,13 +165,14 @@ class NeMoGymChatCompletionAssistantMessageForTrainingParam(NeMoGymChatCompletio
     routed_experts: NotRequired[str | list[Json] | None]
 
 
-def _message_tags(member: Any) -> tuple[str, ...]:
+def _class_tags(member: Any) -> tuple[str, ...]:
+    """Return the tags of a message class: its roles, with a suffix if it has token fields."""
     suffix = "+tokens" if "prompt_token_ids" in member.__annotations__ else ""
     return tuple(f"{role}{suffix}" for role in literal_tags(member, "role"))
 
 
 def _message_tag(message: Any) -> str | None:
-    """Return the role of a message, with a suffix if an assistant message has token fields."""
+    """Return the tag of a message: its role, with a suffix if an assistant message has token fields."""
     if not isinstance(message, Mapping):
         return None
     role = message.get("role")
@@ -181,6 +182,7 @@ def _message_tag(message: Any) -> str | None:
 
 
 def _check_message(message: Any) -> Any:
+    """Return a message of a request as a mapping; raise an error if its token fields are incomplete."""
     message = dump_object(message)
     if not isinstance(message, Mapping):
         raise PydanticCustomError("message_type", "A message must be an object")
@@ -195,7 +197,7 @@ NeMoGymChatCompletionMessageParam = Annotated[
     | NeMoGymChatCompletionAssistantMessageParam
     | NeMoGymChatCompletionAssistantMessageForTrainingParam
     | NeMoGymChatCompletionToolMessageParam,
-    TaggedUnion(tag=_message_tag, member_tags=_message_tags),
+    TaggedUnion(tag=_message_tag, member_tags=_class_tags),
     BeforeValidator(_check_message),
 ]
 
@@ -293,7 +295,7 @@ ChatToolCall = Annotated[
 
 
 class NeMoGymChatCompletionMessage(WireModel):
-    """The message of the model. Fields of single servers (`reasoning_content`) are kept as extras."""
+    """The message of the model. Fields that only some servers have (`reasoning_content`) are kept as extras."""
 
     content: str | None = None
     refusal: str | None = None
@@ -308,7 +310,8 @@ class NeMoGymChatCompletionMessageForTraining(NeMoGymChatCompletionMessage, Toke
     pass
 
 
-def _check_reply(message: Any) -> Any:
+def _check_reply_message(message: Any) -> Any:
+    """Check the token fields of the model's message in a reply; dump objects of other packages to dictionaries."""
     if isinstance(message, BaseModel) and not isinstance(message, NeMoGymChatCompletionMessage):
         message = dump_object(message)
     if isinstance(message, Mapping):
@@ -317,9 +320,10 @@ def _check_reply(message: Any) -> Any:
 
 
 def _reply_tag(message: Any) -> str:
-    """Return whether a message has token fields, as a tag."""
-    is_mapping = isinstance(message, Mapping)
-    return str(has_token_fields(message) if is_mapping else isinstance(message, TokenIDLogProbMixin))
+    """Return the tag of the model's message: "True" if it has token fields, else "False"."""
+    if isinstance(message, Mapping):
+        return str(has_token_fields(message))
+    return str(isinstance(message, TokenIDLogProbMixin))
 
 
 class ChoiceLogprobs(WireModel):
@@ -334,7 +338,7 @@ class NeMoGymChoice(WireModel):
     message: Annotated[
         NeMoGymChatCompletionMessage | NeMoGymChatCompletionMessageForTraining,
         TaggedUnion(tag=_reply_tag, member_tags=lambda member: (str(issubclass(member, TokenIDLogProbMixin)),)),
-        BeforeValidator(_check_reply),
+        BeforeValidator(_check_reply_message),
     ]
 
 

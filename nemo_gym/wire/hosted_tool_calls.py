@@ -162,7 +162,7 @@ class NeMoGymCustomToolCallOutput(ItemModel):
 
 
 class ProviderItem(ItemModel):
-    """An item type of OpenAI without meaning to us; kept unchanged in a response's output."""
+    """An item of a type that only OpenAI interprets; kept unchanged in a response's output."""
 
     wire_tag: ClassVar[str] = "provider_item"
 
@@ -174,7 +174,7 @@ PROVIDER_ITEM_TYPES = frozenset(
     {"additional_tools", "apply_patch_call", "apply_patch_call_output", "compaction", "program", "program_output"}
     | {"shell_call", "shell_call_output", "tool_search_call", "tool_search_output"}
 )
-"""Types accepted as `ProviderItem`. An output with another unknown type is an error that names it."""
+"""Types accepted as `ProviderItem`. An output item of any other unknown type is an error that names the type."""
 
 HostedItem: TypeAlias = (
     NeMoGymMcpCall

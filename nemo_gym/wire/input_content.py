@@ -61,6 +61,7 @@ class RefusalParam(OpenDict):
 
 
 def _check_video(part: NeMoGymResponseInputVideo) -> NeMoGymResponseInputVideo:
+    """Return a video part unchanged; raise an error unless it has exactly one source."""
     if bool(part.get("video_url")) == bool(part.get("video")):
         raise PydanticCustomError("video_source", "input_video needs exactly one of `video_url` and `video`, non-empty")
     return part

@@ -1,6 +1,7 @@
 """Observations: an agent's reports about its work in addition to the answer, and the trajectory built from them.
 
-Every model rejects unknown fields, because they are mistakes of the agent's author.
+A bundle holds the observations of one source; a gap reports something that should have been observed but was not. Every
+model rejects unknown fields, because they are mistakes of the agent's author.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,7 +33,7 @@ class ModelCallRef(ObservationModel):
     response_id: str | None = None
 
     @model_validator(mode="after")
-    def _names_a_call(self) -> Self:
+    def _check_reference(self) -> Self:
         if self.model_call_id is None and (self.model_ref is None or self.response_id is None):
             raise ValueError("give model_call_id, or both model_ref and response_id")
         return self
@@ -116,14 +117,15 @@ _ID_FIELDS = {
 
 
 class AgentObservationBundle(ObservationModel):
-    """All observations of one rollout by one source. Ids are unique per kind; parents form a forest."""
+    """The observations of one rollout by one source. Ids are unique per kind; no invocation is its own ancestor."""
 
     source: str
     records: list[Observation] = []
     gaps: list[ObservationGap] = []
 
     @model_validator(mode="after")
-    def _is_consistent(self) -> Self:
+    def _check_records(self) -> Self:
+        """Check that ids are unique per kind and that no invocation is its own ancestor."""
         seen: set[tuple[str, str]] = set()
         for record in self.records:
             key = (record.kind, getattr(record, _ID_FIELDS[record.kind]))
@@ -135,9 +137,9 @@ class AgentObservationBundle(ObservationModel):
 
 
 def _check_no_parent_cycle(invocations: Iterable[AgentInvocation]) -> None:
-    parents = {each.invocation_id: [each.parent_invocation_id] for each in invocations if each.parent_invocation_id}
+    parents = {child.invocation_id: [child.parent_invocation_id] for child in invocations if child.parent_invocation_id}
     try:
-        TopologicalSorter(parents).prepare()
+        TopologicalSorter(parents).prepare()  # raises an error for a cycle
     except CycleError as error:
         cycle: list[str] = error.args[1]
         raise ValueError(f"invocation {cycle[0]!r} is its own ancestor") from None
@@ -207,10 +209,10 @@ def _server_name(reference: Any) -> Any:
 def join_model_call_observations(
     bundles: Iterable[AgentObservationBundle], calls: Iterable[Mapping[str, Any]]
 ) -> tuple[list[TrajectoryModelCall], list[ObservationGap]]:
-    """Assign every captured call to the invocation that refers to it; return calls and gaps.
+    """Assign each captured call to the first invocation that refers to it; return calls and gaps.
 
-    `calls` are capture records (`model_call_id`, `model_ref`, `response`, ...). If several invocations refer to a
-    call, it is assigned to the first; the other references become gaps.
+    `calls` are capture records (`model_call_id`, `model_ref`, `response`, ...). Gaps are references to calls that were
+    not captured or that belong to another invocation, and calls to which no invocation refers.
     """
     joined = [_trajectory_call(call) for call in calls]
     by_id = {call.model_call_id: call for call in joined}
@@ -220,8 +222,8 @@ def join_model_call_observations(
     gaps: list[ObservationGap] = []
     records = (record for bundle in bundles for record in bundle.records)
     invocations = (record for record in records if isinstance(record, AgentInvocation))
-    claims = ((each.invocation_id, reference) for each in invocations for reference in each.model_calls)
-    for invocation_id, reference in claims:
+    references = ((one.invocation_id, reference) for one in invocations for reference in one.model_calls)
+    for invocation_id, reference in references:
         call = by_id.get(reference.model_call_id) if reference.model_call_id else None
         call = call or by_response.get((_server_name(reference.model_ref), reference.response_id))
         if call is None:
@@ -241,6 +243,7 @@ def join_model_call_observations(
 
 
 def _trajectory_call(call: Mapping[str, Any]) -> TrajectoryModelCall:
+    """Return a capture record as a call that belongs to no invocation yet."""
     response = call.get("response")
     fields = {name: call[name] for name in TrajectoryModelCall.model_fields if name in call and name != "invocation_id"}
     if isinstance(response, Mapping):

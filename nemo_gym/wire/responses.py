@@ -62,7 +62,7 @@ class NeMoGymResponseOutputRefusal(WireModel):
 
 
 def _with_part_type(part: Any) -> Any:
-    """Return a part without type with the type its fields imply; older datasets omit it."""
+    """Add the type that the fields imply to a part without `type`, as in older datasets."""
     if isinstance(part, dict) and "type" not in part:
         return {**part, "type": "refusal" if "refusal" in part else "output_text"}
     return part
@@ -186,20 +186,22 @@ def training_variant_of(item_class: type[ItemModel]) -> type[ItemModel]:
         raise NotImplementedError(f"{item_class.__name__} has no training variant") from None
 
 
-_TRAINABLE = frozenset(cls.wire_tag for cls in RESPONSES_TO_TRAIN)
+_TRAINABLE_TAGS = frozenset(cls.wire_tag for cls in RESPONSES_TO_TRAIN)
 _INPUT_TYPES = frozenset({"message", "function_call", "function_call_output", "reasoning"}) | {
     cls.wire_tag for cls in HOSTED_ITEMS
 }
-_IMPLIED_TYPES: tuple[tuple[frozenset[str], dict[str, str]], ...] = (
+_IMPLIED_FIELDS: tuple[tuple[frozenset[str], dict[str, str]], ...] = (
     (frozenset({"call_id", "output"}), {"type": "function_call_output"}),
     (frozenset({"call_id", "name", "arguments"}), {"type": "function_call"}),
     (frozenset({"id", "summary"}), {"type": "reasoning"}),
     (frozenset({"id", "content"}), {"type": "message", "role": "assistant"}),
 )
+"""Fields of an item without `type` and `role`, and the missing fields that they imply; the first match counts."""
 _OUTPUT_TYPES = _INPUT_TYPES | PROVIDER_ITEM_TYPES
 
 
 def _is_generated(content: list[Any]) -> bool:
+    """Return True if the content of an assistant message is empty or begins with an output text or a refusal."""
     return not content or field_text(_with_part_type(content[0]), "type") in ("output_text", "refusal")
 
 
@@ -219,19 +221,19 @@ def item_tag(item: Any) -> str | None:
     """Return the tag of the class that `item` belongs to."""
     if not isinstance(item, dict):
         return getattr(item, "wire_tag", None)
-    kind = item.get("type")
-    tag = _message_tag(item) if kind is None or kind == "message" else kind
-    if tag in _TRAINABLE and has_token_fields(item):
+    item_type = item.get("type")
+    tag = _message_tag(item) if item_type is None or item_type == "message" else item_type
+    if tag in _TRAINABLE_TAGS and has_token_fields(item):
         return f"{tag}+tokens"
     return "provider_item" if tag in PROVIDER_ITEM_TYPES else tag
 
 
 def _as_item(item: Any) -> Any:
-    """Return an object of an item class or a dictionary; dump every other kind of object."""
+    """Return an item as an object of an item class or as a dictionary; dump objects of other classes."""
     if type(item) is dict:
         return item
     if isinstance(item, BaseModel):
-        # Token fields are extras in a class without them; as a dictionary the item gets its training class.
+        # An item may have token fields as extras; dumped and validated again, it becomes an object of a training class.
         has_extra_tokens = item.model_extra and has_token_fields(item.model_extra)
         return dump_object(item) if has_extra_tokens or not isinstance(item, ItemModel) else item
     if isinstance(item, Mapping):
@@ -240,25 +242,26 @@ def _as_item(item: Any) -> Any:
 
 
 def _check_item(item: dict[str, Any], types: frozenset[str]) -> None:
-    kind = item.get("type")
-    if kind is not None:
-        if not isinstance(kind, str):
+    """Check the `type` of an item, if it has one, and its token fields."""
+    item_type = item.get("type")
+    if item_type is not None:
+        if not isinstance(item_type, str):
             raise PydanticCustomError("unknown_item_type", "The type of an item must be a text")
-        if kind not in types:
-            raise PydanticCustomError("unknown_item_type", "Unknown item type {type}", {"type": repr(kind[:80])})
+        if item_type not in types:
+            raise PydanticCustomError("unknown_item_type", "Unknown item type {type}", {"type": repr(item_type[:80])})
     check_token_fields(item)
 
 
 def _with_type(item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item that has neither type nor role with the type its fields imply; older datasets omit it."""
-    for fields, kind in _IMPLIED_TYPES:
+    """Add the type that the fields imply to an item without `type` and `role`, as in older datasets."""
+    for fields, implied_fields in _IMPLIED_FIELDS:
         if fields <= item.keys():
-            return {**item, **kind}
+            return {**item, **implied_fields}
     raise PydanticCustomError("missing_item_type", "An item must have `type`, or `role` and `content`")
 
 
 def check_input_item(item: Any) -> Any:
-    """Check an item of `input` and return it in a form from which the union can determine its class."""
+    """Check an item of `input` and return it in a form for which `item_tag` can determine the class."""
     item = _as_item(item)
     if type(item) is dict:
         if item.get("type") is None and "role" not in item:
@@ -268,7 +271,7 @@ def check_input_item(item: Any) -> Any:
 
 
 def check_output_item(item: Any) -> Any:
-    """Return an item of `output`, which must have a type."""
+    """Check an item of `output`, which must have a type, and return it as an object or dictionary."""
     item = _as_item(item)
     if type(item) is dict:
         if item.get("type") is None:
@@ -320,7 +323,7 @@ class NeMoGymResponseUsage(WireModel):
 
     @classmethod
     def sum_from_list(cls, usages: Iterable[Self | None]) -> Self:
-        """Return the sum of the usages, ignoring None; zero for an empty list.
+        """Return the sum of the usages, ignoring None; zero without any usage.
 
         A detail (cached or reasoning tokens) that one usage does not report is None in the sum.
         """
@@ -436,11 +439,12 @@ class NeMoGymResponse(WireModel):
 
     @property
     def output_text(self) -> str:
-        """The text of all messages of the model, joined without separators."""
+        """The texts of all messages of the model, joined without separators."""
         return "".join(text for item in self.output for text in _message_texts(item))
 
 
 def _message_texts(item: object) -> list[str]:
+    """Return the texts of a message of the model; empty for any other item."""
     if isinstance(item, NeMoGymResponseOutputMessage):
         return [part.text for part in item.content if isinstance(part, NeMoGymResponseOutputText)]
     if isinstance(item, NeMoGymEasyInputMessage) and item.role == "assistant":

@@ -1,6 +1,6 @@
 """Options of the Responses API: tools, tool choice, text format, reasoning and prompt.
 
-In a request they are strict dictionaries, so that a misspelt key is an error. A response only repeats them: there
+In a request they are strict dictionaries, so that a misspelt key is an error. A response only copies them: there
 they are objects that keep every field of the provider.
 """
 

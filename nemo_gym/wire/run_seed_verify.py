@@ -1,8 +1,7 @@
 """Bodies of the endpoints `/run`, `/seed_session` and `/verify`: base classes for server folders.
 
-An unknown field is ignored unless a subclass declares it or allows extras. A reward is any float. A
-reward that is not finite is written as text in JSON ("NaN"), which reads back as the same float; the collector turns it
-into a failure.
+An unknown field is ignored unless a subclass declares it or allows extras. A reward is any float. A reward that is not
+finite is written as text in JSON ("NaN"), which reads back as the same float; the collector turns it into a failure.
 """
 
 from enum import Enum
@@ -41,7 +40,7 @@ class BaseSeedSessionResponse(BaseModel):
 
 
 class ReverifyMode(str, Enum):  # noqa: UP042 - a member prints as str(Enum) always did; StrEnum would change that
-    """The ability of a server to verify a stored response again without its session."""
+    """Whether a server can verify a stored response again without the session of the episode."""
 
     STATELESS = "stateless"
     UNSUPPORTED = "unsupported"

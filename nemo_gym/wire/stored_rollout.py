@@ -42,7 +42,7 @@ _EMPTY: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, order=True, slots=True)
 class RolloutKey:
-    """One attempt at one repeat of one task. `attempt` is 0 unless earlier ones failed."""
+    """One attempt at one repeat of one task. `attempt` is 0 unless earlier attempts failed."""
 
     task: int
     rollout: int
@@ -59,7 +59,7 @@ class RolloutKey:
 
     @property
     def rollout_id(self) -> RolloutId:
-        """Task and rollout index, which resume matching compares."""
+        """Task index and rollout index, by which a resumed run recognises stored rollouts."""
         return self.task, self.rollout
 
     @classmethod
@@ -180,7 +180,7 @@ class StoredRollout:
 
     @property
     def seconds(self) -> float | None:
-        """Wall time of the rollout: as stored, as other tools store it, or the sum of captured model calls."""
+        """Wall time of the rollout under our name or that of other tools, else the sum of the captured model calls."""
         for name in (NG_SECONDS_KEY, "duration_seconds", "rollout_seconds"):
             seconds = finite_float(self.record.get(name))
             if seconds is not None:
@@ -195,7 +195,7 @@ class StoredRollout:
 
 
 def finite_float(value: Any) -> float | None:
-    """Return a finite number as a float, else None."""
+    """Return `value` as a float if it is a finite number, else None."""
     try:
         return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
     except OverflowError:  # an integer beyond the range of a float
@@ -214,15 +214,15 @@ def _token_count(value: Any) -> int:
 
 
 def mark_invalid_reward(record: Row) -> Row:
-    """Return a stored record whose reward is not a number as a failure of kind `invalid_reward`."""
+    """Return a record as a failure of kind `invalid_reward` if it has a reward that is not a number."""
     reward = record.get(REWARD_KEY, 0.0)
-    if type(reward) is float or finite_float(reward) is not None:
+    if type(reward) is float or finite_float(reward) is not None:  # `journal` marks floats that are not finite
         return record
     return with_invalid_reward(record, f"{type(reward).__name__}, not a number")
 
 
 def with_invalid_reward(row: Row, problem: str) -> Row:
-    """Return a row as a failure without reward, unless it already reports a failure."""
+    """Return a row without its reward and with a failure that says why, unless it already reports a failure."""
     if row.get(NG_FAILURE_CLASS_KEY) is not None:
         return row
     message = f"the reward is {problem}"

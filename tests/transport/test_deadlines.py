@@ -285,9 +285,11 @@ def test_an_unreadable_header_ends_no_request(text):
     assert read is None or isinstance(read, Allowance)
 
 
-@pytest.mark.parametrize("text", ["steps=-1", "steps=0", "steps=inf", "tokens=nan", "steps=x", "mode=fast"])
+@pytest.mark.parametrize(
+    "text", ["steps=-1", "steps=0", "steps=0.5", "steps=inf", "tokens=nan", "steps=x", "mode=fast"]
+)
 def test_nonsense_is_no_limit(text):
-    """A limit of zero or NaN steps would end every episode at once."""
+    """A limit of zero steps, also of half a step rounded down, or NaN steps would end every episode at once."""
     assert deadlines.parse_allowance(text) == Allowance()
 
 

@@ -53,7 +53,7 @@ async def test_a_post_that_may_have_been_executed_is_not_sent_twice(scripted_ser
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize(("method", "options"), [("GET", {}), ("POST", {"safe_to_repeat": True})])
+@pytest.mark.parametrize(("method", "options"), [("GET", {}), ("POST", {"safe_to_retry": True})])
 async def test_a_lost_connection_is_tried_again_when_that_is_safe(scripted_server, say, method, options):
     """Model calls keep no state, so a dropped keep-alive connection costs nothing but a second."""
     async with scripted_server("close", "close", say(200)) as server:
@@ -78,7 +78,7 @@ async def test_a_body_that_can_be_read_only_once_is_sent_only_once(closed_addres
         yield b"x"
 
     with pytest.raises(ServerUnreachable) as caught:
-        await send("POST", closed_address, data=stream(), policy=QUICK, safe_to_repeat=True)
+        await send("POST", closed_address, data=stream(), policy=QUICK, safe_to_retry=True)
 
     assert "attempts" not in str(caught.value)
 
@@ -110,7 +110,7 @@ async def test_a_gateway_error_is_repeated_only_if_the_policy_and_safety_allow(s
     async with scripted_server(say(502), say(200)) as server:
         assert (await send("POST", server.url, policy=MODEL)).status == 502
     async with scripted_server(say(502), say(200)) as server:
-        assert (await send("POST", server.url, policy=MODEL, safe_to_repeat=True)).status == 200
+        assert (await send("POST", server.url, policy=MODEL, safe_to_retry=True)).status == 200
 
 
 @pytest.mark.asyncio
@@ -173,7 +173,7 @@ async def test_an_endpoint_that_never_answers_is_left_alone_after_a_while(closed
     assert caught.value.where == "dead"
 
 
-PATIENT = RetryPolicy(attempts=1000, first_pause=0.01, max_pause=0.01, gives_up_unreachable=True)
+PATIENT = RetryPolicy(attempts=1000, first_pause=0.01, max_pause=0.01, has_unreachable_timeout=True)
 
 
 @pytest.mark.asyncio

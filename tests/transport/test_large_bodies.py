@@ -200,6 +200,22 @@ async def test_a_cancelled_wait_for_memory_gives_its_turn_to_the_next_answer() -
     assert (memory._reserved, len(memory._waiting)) == (0, 0)
 
 
+async def test_memory_released_while_a_waiting_call_is_cancelled_goes_to_the_next_answer() -> None:
+    """The cancelled call still stands in the queue until its task runs; admitting it would fail the releasing call."""
+    memory = AnswerMemory(asyncio.get_running_loop())
+    releases = [await memory.reserve(LIMIT) for _ in range(large_bodies.LARGEST_ANSWERS_AT_ONCE)]
+    waiting = [asyncio.create_task(memory.reserve(LIMIT)) for _ in range(2)]
+    await asyncio.sleep(0)
+
+    waiting[0].cancel()
+    releases[0]()
+    await asyncio.gather(waiting[0], return_exceptions=True)
+    releases.append(await waiting[1])
+    for release in releases:
+        release()
+    assert (memory._reserved, len(memory._waiting)) == (0, 0)
+
+
 async def test_an_answer_larger_than_all_memory_is_admitted_alone() -> None:
     """With a small limit for all answers one of them must still be read, or it would never end."""
     memory = AnswerMemory(asyncio.get_running_loop())

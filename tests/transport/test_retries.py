@@ -12,7 +12,6 @@ from nemo_gym.transport.retries import (
     MODEL_CALL,
     CircuitBreaker,
     RetryPolicy,
-    is_retryable_status,
     jittered_pause,
     next_pause,
     parse_retry_after,
@@ -110,12 +109,12 @@ def test_which_answers_are_worth_another_attempt():
     """Servers of ours are believed; model endpoints are known to recover from these."""
     ours, model = RetryPolicy(), MODEL_CALL
 
-    assert not is_retryable_status(ours, 503, 1, None)
-    assert is_retryable_status(ours, 503, 1, 2.0)
-    assert not is_retryable_status(ours, 500, 1, 2.0)
-    assert is_retryable_status(model, 429, 30, None)
-    assert [is_retryable_status(model, 500, n, None) for n in (1, 2, 3)] == [True, True, False]
-    assert not is_retryable_status(model, 400, 1, None)
+    assert not ours.retries_status(503, 1, None)
+    assert ours.retries_status(503, 1, 2.0)
+    assert not ours.retries_status(500, 1, 2.0)
+    assert model.retries_status(429, 30, None)
+    assert [model.retries_status(500, n, None) for n in (1, 2, 3)] == [True, True, False]
+    assert not model.retries_status(400, 1, None)
 
 
 class FakeClock:
