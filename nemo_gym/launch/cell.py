@@ -26,14 +26,7 @@ from nemo_gym.serve import gc_tuning, webserver
 from nemo_gym.serve.addresses import adopt_run_token
 from nemo_gym.serve.blocked_loop import LoopWatch
 from nemo_gym.serve.failures import FailureMiddleware
-from nemo_gym.serve.session import (
-    CELL_ENV_VAR,
-    SessionCodec,
-    cell_of,
-    cookie_name,
-    cookie_values,
-    session_secret,
-)
+from nemo_gym.serve.session import CELL_ENV_VAR, SessionCodec, cell_of, cookie_name, cookie_values, session_secret
 from nemo_gym.server_utils import (
     GlobalAIOHTTPAsyncClientConfig,
     ServerClient,
