@@ -82,10 +82,7 @@ class CellGroup:
         return self._quarantined.get(instance) or min(self._links, key=lambda pair: pair[0].in_flight)
 
     def handle_end(self, unit: ServerUnit) -> None:
-        """Find the server and the rollout that ended the process of a unit.
-
-        Quarantine an instance that has ended shared cells QUARANTINE_CRASHES times.
-        """
+        """Find the culprit of an ended process; quarantine an instance that ended QUARANTINE_CRASHES shared cells."""
         crash = unit.last_crash
         if crash is None:
             return

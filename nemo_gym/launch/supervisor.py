@@ -52,10 +52,7 @@ class ServerDidNotStart(GymError, RuntimeError):
 
 
 class ProcessLog(asyncio.Protocol):
-    """The log output of one process (stdout and stderr), with secrets masked.
-
-    Every line is written to a file and passed to `on_line`; the last lines are kept for error messages.
-    """
+    """The log output of a process with secrets masked: written to a file, passed on by line, last lines kept."""
 
     def __init__(self, name: str, path: Path | None, on_line: LineCallback | None = None) -> None:
         self._name = name

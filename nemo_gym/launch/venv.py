@@ -179,10 +179,7 @@ def venv_recipe(folder: Path, settings: VenvSettings, *, tests: bool = False) ->
 
 
 def _project_to_install(folder: Path) -> Path | None:
-    """Return the folder's `pyproject.toml` if uv installs the folder as a project; None if it installs packages only.
-
-    A project is installed if the file has a build system or settings for uv.
-    """
+    """Return the `pyproject.toml` of a folder that uv installs as a project: one with a build system or uv settings."""
     file = requirement_file(folder)
     if file is None or file.name != "pyproject.toml":
         return None

@@ -76,10 +76,7 @@ class GymApp(FastAPI):
         return self._handler
 
     def build_middleware_stack(self) -> ASGIApp:
-        """Build the middleware stack and the call handler.
-
-        Without `FailureMiddleware`, build FastAPI's stack with its outer error middleware, and no call handler.
-        """
+        """Build the stack and the call handler; without `FailureMiddleware`, FastAPI's stack and no call handler."""
         classes: list[object] = [middleware.cls for middleware in self.user_middleware]
         if FailureMiddleware not in classes:
             return super().build_middleware_stack()

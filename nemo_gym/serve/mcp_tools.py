@@ -56,7 +56,7 @@ def harvest_tools(app: FastAPI) -> tuple[list[MCPTool], MCPTool | None]:
     tools: list[MCPTool] = []
     catch_alls: list[MCPTool] = []
     for path, operation, schemas in _post_operations(app):
-        if path.removeprefix("/") in RESERVED_MCP_TOOL_NAMES:
+        if path.removeprefix("/") in RESERVED_MCP_TOOL_NAMES:  # a route of an included router
             continue
         tool = bind_route(path, operation, schemas)
         (catch_alls if _CATCH_ALL.fullmatch(path) else tools).append(tool)
@@ -126,10 +126,7 @@ def _name_problem(name: str, others: Mapping[str, MCPTool]) -> str | None:
 
 
 def _post_operations(app: FastAPI) -> Iterable[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
-    """Yield path, OpenAPI operation and component schemas of the POST routes in the API schema, also of duplicates.
-
-    Routes with reserved names are left out, except those of included routers.
-    """
+    """Yield path, OpenAPI operation and component schemas of POST routes that may be tools, including duplicates."""
     for route in app.routes:
         if isinstance(route, APIRoute) and not _may_be_a_tool(route):
             continue

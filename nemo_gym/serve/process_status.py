@@ -123,8 +123,7 @@ class StatusReader:
     def check(self) -> float:
         """Return for how many seconds the event loop has not run; 0 before its first heartbeat.
 
-        The time is counted from call to call, at most one second each, so that no process seems blocked because the
-        launcher itself was suspended.
+        A call adds at most one second: otherwise a process would seem blocked after the launcher was suspended.
         """
         now = time.monotonic()
         elapsed, self._last_check = now - self._last_check, now

@@ -69,8 +69,7 @@ def session_id_prefix() -> str:
 def is_current(session_id: str, prefix: str) -> bool:
     """Return True if the process that created a session lives: this process, or another worker of the same server.
 
-    `prefix` is that of this process. The sessions of other cells are not current, because a cell does not have their
-    state.
+    `prefix` is that of this process. Sessions of other cells are not current: a cell does not have their state.
     """
     if session_id.startswith(prefix):
         return True

@@ -221,10 +221,7 @@ def prefix_output(name: str) -> None:
 
 
 def start_logging(*, verbose: bool) -> None:
-    """Write the log output of this process to stderr, with secrets masked, unless logging is already configured.
-
-    The level of `nemo_gym` is INFO, with `verbose` DEBUG; that of other packages is WARNING.
-    """
+    """Set the log level; write log output with secrets masked to stderr, unless logging is already configured."""
     level = logging.DEBUG if verbose else logging.INFO
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(MaskingFormatter("%(levelname)s %(name)s: %(message)s"))
