@@ -96,7 +96,7 @@ class CellGroup:
             return
         self._crashes[handler.server] += 1
         if handler.server not in self._quarantined and self._crashes[handler.server] >= QUARANTINE_CRASHES:
-            unit.crashes.clear()  # the cell no longer hosts the instance that crashed it
+            unit.crashes.clear()  # the restarted cell does not host the instance that crashed it
             self._quarantine(handler.server)
 
     def _instance_at(self, path: str) -> str | None:
