@@ -46,11 +46,15 @@ from nemo_gym.serve.addresses import (
     adopt_run_token,
     base_url,
     entrypoint_of,
-    rollout_prefix,
     validate_config,
 )
 from nemo_gym.serve.app import add_liveness
-from nemo_gym.serve.correlation import apply_rollout_prefix, rollout_index_from_run_body, rollout_path_prefix
+from nemo_gym.serve.correlation import (
+    apply_rollout_prefix,
+    prefix_for_call,
+    rollout_index_from_run_body,
+    rollout_path_prefix,
+)
 from nemo_gym.serve.failures import DeadlineMiddleware, FailureMiddleware
 from nemo_gym.serve.head import (
     HeadServerUnreachable,
@@ -202,7 +206,7 @@ class ServerClient(BaseModel):
         address = addresses[server_name]
         body = kwargs.get("json")
         if addresses.needs_rollout_ids:
-            url_path = rollout_prefix(address, url_path, body) + url_path
+            url_path = prefix_for_call(address.server_type, url_path, body) + url_path
         rollout, finished, start = call_timing.current_rollout(), call_timing.finished_calls(), call_timing.clock()
         if rollout is None and url_path == "/run" and body is not None:
             rollout = rollout_index_from_run_body(body)  # later the agent's request class may drop the index

@@ -76,6 +76,7 @@ class AppListener:
 
     @property
     def is_idle(self) -> bool:
+        """True if no connection is open."""
         return not self._state.connections
 
     async def close(self) -> None:
@@ -83,16 +84,16 @@ class AppListener:
         await self._lifespan.shutdown()
 
 
-async def close_listeners(servers: list[AppListener], grace: float) -> None:
-    """Stop accepting connections, wait up to `grace` seconds for calls in flight, then close the servers."""
-    for server in servers:
-        server.stop_accepting()
+async def close_listeners(listeners: list[AppListener], grace: float) -> None:
+    """Stop accepting connections, wait up to `grace` seconds until all are closed, then shut down the apps."""
+    for listener in listeners:
+        listener.stop_accepting()
     try:
         async with asyncio.timeout(grace):
-            while not all(server.is_idle for server in servers):  # noqa: ASYNC110 - uvicorn has no event for closed connections
+            while not all(one.is_idle for one in listeners):  # noqa: ASYNC110 - uvicorn has no event for closed connections
                 await asyncio.sleep(0.02)
     except TimeoutError:
-        busy = sum(not server.is_idle for server in servers)
-        logger.warning("%d servers still had open connections, which were closed", busy)
-    for server in servers:
-        await server.close()
+        busy = sum(not listener.is_idle for listener in listeners)
+        logger.warning("%d servers still have open connections and are shut down", busy)
+    for listener in listeners:
+        await listener.close()

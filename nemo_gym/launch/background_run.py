@@ -76,7 +76,7 @@ class BackgroundRun:
         await wait_for_endpoints(as_dict(self.config), logger.info)
 
     def _main(self) -> None:
-        """Run the event loop of the thread and report the end of the run to the caller."""
+        """Run the event loop of the thread until the run ends; make `start` fail if no server was ready by then."""
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             problem = runner.run(self._run_until_stopped())
         # Reported after the runner is closed: then no server, task or socket of the run is left.
@@ -86,7 +86,7 @@ class BackgroundRun:
             logger.error("stopping the servers failed: %s", problem)
 
     async def _run_until_stopped(self) -> BaseException | None:
-        """Serve, or construct in a dry run, until `stop` is called; return the error that ended it, or None."""
+        """Serve until `stop` is called, or only construct the servers in a dry run; return the error, if any."""
         serve_task = asyncio.create_task(self._construct() if self.config.get("dry_run") else self._serve())
         stop_wait = asyncio.create_task(self._stop_requested.wait())
         await asyncio.wait({serve_task, stop_wait}, return_when=asyncio.FIRST_COMPLETED)

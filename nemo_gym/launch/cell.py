@@ -26,14 +26,7 @@ from nemo_gym.serve import gc_tuning, webserver
 from nemo_gym.serve.addresses import adopt_run_token
 from nemo_gym.serve.blocked_loop import LoopWatch
 from nemo_gym.serve.failures import FailureMiddleware
-from nemo_gym.serve.session import (
-    CELL_ENV_VAR,
-    SessionCodec,
-    cell_of,
-    cookie_name,
-    cookie_values,
-    session_secret,
-)
+from nemo_gym.serve.session import CELL_ENV_VAR, SessionCodec, cell_of, cookie_name, cookie_values, session_secret
 from nemo_gym.server_utils import (
     GlobalAIOHTTPAsyncClientConfig,
     ServerClient,
@@ -53,12 +46,12 @@ class ServerImportError(ConfigError):
 
 
 def _load_package(instance: Instance) -> ModuleType:
-    """Load the package that contains the folder of the instance; a stray `<kind>.py` on the path is not imported."""
+    """Load the package of the instance's server type (`kind`) from its folder, not a stray `<kind>.py` on the path."""
     init = instance.folder.parent / "__init__.py"
     spec = importlib.util.spec_from_file_location(instance.kind, init, submodule_search_locations=[str(init.parent)])
     assert spec is not None and spec.loader is not None
     package = sys.modules[instance.kind] = importlib.util.module_from_spec(spec)
-    if init.exists():
+    if init.exists():  # otherwise the package only has a path
         spec.loader.exec_module(package)
     package.__path__ = [str(root / instance.kind) for root in component_search_roots()]
     return package
@@ -72,7 +65,7 @@ def load_server_class(instance: Instance) -> type[SimpleServer]:
         ConfigError: another module of that name is loaded, or the module does not define exactly one server class.
     """
     source = instance.folder / instance.entrypoint
-    own_process = "set `hosting: process` for this instance"
+    fix = "set `hosting: process` for this instance"
     _augment_sys_path()
     try:
         package = sys.modules.get(instance.kind) or _load_package(instance)
@@ -86,14 +79,14 @@ def load_server_class(instance: Instance) -> type[SimpleServer]:
         ) from error
     if Path(str(module.__file__)).resolve() != source:
         problem = f"{instance.module} is already loaded from {module.__file__}"
-        raise ConfigError(problem, where=instance.name, fix=own_process)
-    server_class: type[SimpleServer] = find_server_class(module, SimpleServer, fix=own_process)
+        raise ConfigError(problem, where=instance.name, fix=fix)
+    server_class: type[SimpleServer] = find_server_class(module, SimpleServer, fix=fix)
     return server_class
 
 
 @dataclass(frozen=True)
 class CellSockets:
-    """The number of a cell, its sockets, and the link addresses of all cells of the run."""
+    """The number of a cell, its sockets, and the addresses and the token of the links to all cells of the run."""
 
     number: int
     listeners: Mapping[str, socket.socket]
@@ -118,6 +111,7 @@ class SessionRouter:
         self._cookie = cookie_name(key)
         self._codec = SessionCodec(session_secret(), key)
         name = server.config.name
+        # By cell number, as `links` are.
         self._forwarders = [FailureMiddleware(RemoteInstance(name, [link]), server_name=name) for link in links]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -125,17 +119,18 @@ class SessionRouter:
         await (self._app if owner == self._cell else self._forwarders[owner])(scope, receive, send)
 
     def _owner(self, scope: Scope) -> int:
-        """Return the number of the cell that stores the request's session; this cell if there is no session yet."""
+        """Return the number of the cell in the last valid session cookie; the number of this cell without one."""
         owner = self._cell
         for cookie in cookie_values(scope, self._cookie):
             session: dict[str, Any] = self._codec.decode(cookie) or {}
-            cell = cell_of(session.get(SESSION_ID_KEY, ""))
-            owner = cell if cell is not None and cell < len(self._forwarders) else owner
+            number = cell_of(session.get(SESSION_ID_KEY, ""))
+            if number is not None and number < len(self._forwarders):
+                owner = number
         return owner
 
 
 def _build_servers(config: DictConfig, hosted: Sequence[Instance]) -> dict[str, tuple[SimpleServer, ASGIApp]]:
-    """Construct every server and its app, and make the apps reachable from within the process."""
+    """Construct the hosted servers and their apps; mount the apps, so that servers call each other in memory."""
     http_sessions.configure(GlobalAIOHTTPAsyncClientConfig.from_global_config(config))
     adopt_run_token(config, os.environ.get(RUN_TOKEN_ENV_VAR))
     client = ServerClient(head_server_config=ServerClient.load_head_server_config(), global_config_dict=config)
@@ -153,10 +148,10 @@ async def _serve(
     config: DictConfig,
     hosted: Sequence[Instance],
     sockets: CellSockets,
-    ready: int,
+    ready_fd: int,
     elsewhere: Sequence[tuple[Instance, int]],
 ) -> None:
-    """Serve until a signal; report to the descriptor `ready` when all servers accept requests.
+    """Serve until a signal; report to the descriptor `ready_fd` when all servers accept requests.
 
     `elsewhere` are instances in quarantine with the numbers of their cells. At the end, let calls in flight finish
     within GRACE_SECONDS, then close every server, link and session.
@@ -184,7 +179,7 @@ async def _serve(
     watch, gc_threshold = LoopWatch(), gc_tuning.AdaptiveThreshold()
     watch.start()
     gc_threshold.start()
-    webserver.report_ready(ready)
+    webserver.report_ready(ready_fd)
     await stop.wait()
     gc_threshold.close()
     watch.close()
@@ -200,12 +195,12 @@ def run_cell(
     config: DictConfig,
     hosted: Sequence[Instance],
     sockets: CellSockets,
-    ready: int,
+    ready_fd: int,
     elsewhere: Sequence[tuple[Instance, int]] = (),
 ) -> None:
-    """Serve every hosted instance in this process until a signal ends it; call those `elsewhere` over their links."""
+    """Serve the `hosted` instances in this process until a signal; call the instances `elsewhere` over links."""
     os.environ[CELL_ENV_VAR] = str(sockets.number)
     webserver.start_logging(verbose=bool(config.get("verbose")))
     webserver.raise_open_files_limit()
-    sys.argv = ["gym"]
-    uvloop.run(_serve(config, hosted, sockets, ready, elsewhere))
+    sys.argv = ["gym"]  # servers have no command-line arguments
+    uvloop.run(_serve(config, hosted, sockets, ready_fd, elsewhere))

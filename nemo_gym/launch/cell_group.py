@@ -30,6 +30,7 @@ BLOCKED_SECONDS = 1.0
 """A call that is cancelled while its cell has been blocked for this long names the server that blocks it."""
 
 MakeUnit = Callable[[str, Mapping[str, Any]], ServerUnit]
+"""Makes a unit from its name and the spawn request of its process."""
 
 
 class CellGroup:
@@ -42,7 +43,7 @@ class CellGroup:
         self._supervisor = supervisor
         self.addresses = [unix_name(listener) for listener in listeners.cells] + [new_unix_name() for _ in self._hosted]
         self.units: list[ServerUnit] = []
-        """The cells that run all hosted instances."""
+        """The shared cells; each of them runs all hosted instances, except those in quarantine."""
         self._links: list[tuple[CellLink, ServerUnit]] = []
         self._quarantined: dict[str, tuple[CellLink, ServerUnit]] = {}
         self._crashes: Counter[str] = Counter()
@@ -53,7 +54,7 @@ class CellGroup:
         """The rollouts whose requests were running when an instance ended or blocked its process, by instance."""
 
     def create_units(self, make_unit: MakeUnit, token: str) -> list[ServerUnit]:
-        """Return the units of the cells; `token` opens their links."""
+        """Create the units of the shared cells and the links to them; `token` is the run token that opens a link."""
         self._make_unit, self._token = make_unit, token
         for number, listener in enumerate(self._listeners.cells):
             name = f"cell {number}"
@@ -71,7 +72,7 @@ class CellGroup:
             link.close()
 
     def choose_link(self, instance: str) -> tuple[CellLink, ServerUnit]:
-        """Return the link with the fewest calls in flight to a cell that hosts the instance.
+        """Return the link with the fewest calls in flight among the cells that host the instance, and its unit.
 
         Raises:
             ServerUnreachable: no such cell is left.
@@ -81,13 +82,13 @@ class CellGroup:
         return self._quarantined.get(instance) or min(self._links, key=lambda pair: pair[0].in_flight)
 
     def handle_end(self, unit: ServerUnit) -> None:
-        """Find the server that ended the process of a unit; quarantine an instance that did so repeatedly."""
+        """Find the culprit of an ended process; quarantine an instance that ended QUARANTINE_CRASHES shared cells."""
         crash = unit.last_crash
         if crash is None:
             return
-        handler, frames = crash.handler, [frame for frame in crash.frames if self._server_of(frame.path)]
-        if handler is None and frames:  # a thread holds the interpreter lock
-            handler = RunningHandler(str(self._server_of(frames[0].path)), frames[0].function)
+        handler, frames = crash.handler, [frame for frame in crash.frames if self._instance_at(frame.path)]
+        if handler is None and frames:  # outside any request, a thread of a server held the interpreter lock
+            handler = RunningHandler(str(self._instance_at(frames[0].path)), frames[0].function)
         crash = unit.last_crash = replace(crash, handler=handler, frames=frames)
         if handler is not None and handler.rollout is not None:
             self.culprit_rollouts[handler.server].add(handler.rollout)
@@ -95,15 +96,15 @@ class CellGroup:
             return
         self._crashes[handler.server] += 1
         if handler.server not in self._quarantined and self._crashes[handler.server] >= QUARANTINE_CRASHES:
-            unit.crashes.clear()
+            unit.crashes.clear()  # the restarted cell does not host the instance that crashed it
             self._quarantine(handler.server)
 
-    def _server_of(self, path: str) -> str | None:
-        """Return the first instance whose folder contains a file."""
+    def _instance_at(self, path: str) -> str | None:
+        """Return the name of the first instance whose folder contains the file `path`; None without one."""
         return next((name for name, one in self._instances.items() if Path(path).is_relative_to(one.folder)), None)
 
     def _quarantine(self, instance: str) -> None:
-        """Start a cell for one instance; the other cells no longer host it after their next start."""
+        """Start a separate cell for an instance; the shared cells no longer host it after their next start."""
         logger.warning(
             "%s ended a cell %d times; it now runs in a separate process, so that the other servers go on",
             instance,
@@ -115,22 +116,25 @@ class CellGroup:
         unit = self._make_unit(instance, {"kind": "cell", "cell": number, "instance": instance})
         unit.passed = (listener.fileno(),)
         self._quarantined[instance] = CellLink(self.addresses[number], self._token, instance), unit
-        numbers = {name: one.request["cell"] for name, (_, one) in self._quarantined.items()}
+        cell_numbers = {name: one.request["cell"] for name, (_, one) in self._quarantined.items()}
         for cell in (*self.units, *(one for _, one in self._quarantined.values())):
-            cell.request = {**cell.request, "quarantined": numbers}
+            cell.request = {**cell.request, "quarantined": cell_numbers}
         self._supervisor.add(unit)
 
     def handle_lost(self, unit: ServerUnit) -> None:
-        """Refuse the calls to a unit that will not be restarted, so that callers fail at once instead of waiting."""
-        name = unit.request.get("instance")
+        """Refuse calls to a unit that will not be restarted, so that callers fail at once instead of waiting.
+
+        Add the instances that no other unit serves to `lost_instances`.
+        """
+        name = unit.request.get("instance")  # None for a shared cell
         if name in self._quarantined:
             refuse_connections(self._listeners.quarantine[name])
         elif unit in self.units:
             refuse_connections(self._listeners.cells[unit.request["cell"]])
             self._links = [pair for pair in self._links if pair[1] is not unit]
         if name is not None:
-            same = [one for one in self._supervisor.units if one.request.get("instance") == name]
-            lost = [name] if all(one.is_lost for one in same) else []
+            workers = [one for one in self._supervisor.units if one.request.get("instance") == name]
+            lost = [name] if all(worker.is_lost for worker in workers) else []
         else:
             lost = [] if self._links else [one for one in self._hosted if one not in self._quarantined]
         for instance in lost:

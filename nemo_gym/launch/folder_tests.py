@@ -20,7 +20,8 @@ from nemo_gym.launch.venv import Venv, VenvSettings, folder_venv, venv_process_e
 
 TestOutcome = Literal["passed", "failed", "missing", "unrecognised", "not installed"]
 
-EXAMPLES = 5
+EXAMPLE_COUNT = 5
+"""Number of rows that the example data of a resources server must have."""
 STDERR = 2
 JUNIT_ENV_VAR = "GYM_CI_JUNIT_DIR"
 HTTPX_WARNING = "ignore:Using `httpx` with `starlette.testclient` is deprecated"
@@ -70,9 +71,9 @@ class FolderTestResult:
 
 
 def find_folder_tests(roots: Sequence[Path], *, documented: bool = True) -> list[FolderTests]:
-    """Return every server folder of every kind, sorted; with `documented` only those with a README.
+    """Return the tests of every server folder with Python files, sorted; with `documented` only of those with a README.
 
-    If two roots contain the same folder, that of the first root is returned.
+    Of two folders with the same type and name, the one in the earlier root is used.
     """
     suites: dict[str, FolderTests] = {}
     for root in roots:
@@ -85,15 +86,15 @@ def find_folder_tests(roots: Sequence[Path], *, documented: bool = True) -> list
 
 
 def folder_tests_of(label: str, roots: Sequence[Path]) -> FolderTests:
-    """Return the tests of the folder `<type>/<name>`.
+    """Return the tests of the folder `<type>/<name>`, also under its old name if it was renamed.
 
     Raises:
         NoSuchFolder: no search root contains the folder; the error suggests the most similar name.
     """
     suites = {suite.label: suite for suite in find_folder_tests(roots, documented=False)}
-    current = label if label in suites else str(follow_rename(label) or label)
-    if current in suites:
-        return suites[current]
+    current_label = label if label in suites else str(follow_rename(label) or label)
+    if current_label in suites:
+        return suites[current_label]
     similar = get_close_matches(label, suites, n=1)
     raise NoSuchFolder(
         f"server folder {label} not found in {', '.join(str(root) for root in roots)}",
@@ -105,8 +106,8 @@ def folder_tests_of(label: str, roots: Sequence[Path]) -> FolderTests:
 def server_venv(suite: FolderTests, settings: VenvSettings, *, tests: bool) -> Venv | None:
     """Return the virtual environment of a folder's server or of its tests; None if this interpreter can run them."""
     app = suite.folder / "app.py"
-    is_isolated = unmet_requirements(suite.folder) or (app.exists() and declared_hosting(app) == "venv")
-    if not is_isolated and (has_test_tools() or not tests):
+    needs_venv = bool(unmet_requirements(suite.folder)) or (app.exists() and declared_hosting(app) == "venv")
+    if not needs_venv and (has_test_tools() or not tests):
         return None
     return folder_venv(suite.label, suite.kind, suite.name, suite.folder, settings, tests=tests)
 
@@ -114,7 +115,7 @@ def server_venv(suite: FolderTests, settings: VenvSettings, *, tests: bool) -> V
 def run_folder_tests(
     suite: FolderTests, venv: Venv | None, *, validate_data: bool, to_stderr: bool = False
 ) -> FolderTestResult:
-    """Run pytest in the folder and, with `validate_data`, check its example data."""
+    """Run pytest in the folder; with `validate_data`, check its example data; with `to_stderr`, print to stderr."""
     start = time.monotonic()
     process = subprocess.run(
         pytest_command(suite, venv, os.environ),
@@ -145,23 +146,24 @@ def pytest_command(suite: FolderTests, venv: Venv | None, env: Mapping[str, str]
 
 def tests_process_env(suite: FolderTests, venv: Venv | None, env: Mapping[str, str]) -> dict[str, str]:
     """Return `env` for the tests of a folder, which import modules from the folder and from its search root."""
-    modules = [str(suite.tree), str(suite.folder), env.get("PYTHONPATH", "")]
-    warnings = [part for part in (env.get("PYTHONWARNINGS"), LOOP_SCOPE_WARNING) if part]
+    module_folders = [str(suite.tree), str(suite.folder), env.get("PYTHONPATH")]
+    warning_filters = [env.get("PYTHONWARNINGS"), LOOP_SCOPE_WARNING]
     return {
         **(venv_process_env(venv, suite.tree, env) if venv else env),
-        "PYTHONPATH": os.pathsep.join(part for part in modules if part),
-        "PYTHONWARNINGS": ",".join(warnings),
+        "PYTHONPATH": os.pathsep.join(filter(None, module_folders)),
+        "PYTHONWARNINGS": ",".join(filter(None, warning_filters)),
     }
 
 
 def outcome_of_exit(status: int) -> TestOutcome:
     """Return the test outcome that an exit status of pytest stands for."""
+    # 2: errors during collection, 5: no tests collected.
     outcomes: dict[int, TestOutcome] = {0: "passed", 1: "failed", 2: "failed", 5: "missing"}
     return outcomes.get(status, "unrecognised")
 
 
 def needs_examples(suite: FolderTests) -> bool:
-    """Return True if a folder must have example data: that of a resources server that can be run."""
+    """Return True if the folder must have example data, because it is that of a resources server that can be run."""
     is_server = (suite.folder / "app.py").exists() or (suite.folder / "configs").exists()
     return suite.kind == "resources_servers" and is_server
 
@@ -184,7 +186,7 @@ def _rows_problem(path: Path) -> str | None:
         return f"{path.name} is missing"
     with path.open("rb") as lines:
         rows = sum(1 for line in lines if line.strip())
-    return f"{path.name} has {rows} rows, not {EXAMPLES}" if rows != EXAMPLES else None
+    return f"{path.name} has {rows} rows, not {EXAMPLE_COUNT}" if rows != EXAMPLE_COUNT else None
 
 
 def _metrics_problem(path: Path) -> str | None:
@@ -195,4 +197,4 @@ def _metrics_problem(path: Path) -> str | None:
     except ValueError:
         return f"{path.name} is not JSON"
     count = metrics.get("Number of examples") if isinstance(metrics, dict) else None
-    return f"{path.name} counts {count} examples, not {EXAMPLES}" if count != EXAMPLES else None
+    return f"{path.name} counts {count} examples, not {EXAMPLE_COUNT}" if count != EXAMPLE_COUNT else None

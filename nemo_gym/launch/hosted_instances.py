@@ -76,7 +76,7 @@ def find_instances(config: Mapping[str, Any], roots: Sequence[Path]) -> list[Ins
 def _make_instance(
     name: str, kind: str, implementation: str, settings: Mapping[str, Any], roots: Sequence[Path]
 ) -> Instance:
-    """Return the instance of one server block; unmet requirements make it `venv`, several workers `process`."""
+    """Return the instance of one server block; adapt its hosting to unmet requirements and several workers."""
     folder = server_folder(name, kind, implementation, roots)
     if "entrypoint" not in settings:
         raise ConfigError(

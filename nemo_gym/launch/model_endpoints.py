@@ -55,25 +55,25 @@ def model_endpoints(config: Mapping[str, Any]) -> list[Endpoint]:
 
 
 def _base_urls(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the key and the URL of every `…base_url` setting, which has one URL or a list of them."""
     for key, value in settings.items():
         if str(key).endswith("base_url"):
-            for url in [value] if isinstance(value, str) else value or ():
-                if url:
-                    yield str(key), str(url)
+            urls = [value] if isinstance(value, str) else value or ()
+            yield from ((str(key), str(url)) for url in urls if url)
 
 
 async def wait_for_endpoints(config: Mapping[str, Any], notify: Callable[[str], None]) -> None:
     """Return when every model endpoint answers; any HTTP response counts, even an error status.
 
     Raises:
-        ConfigError: endpoints do not answer in time or their hosts have no address, with their keys.
+        ConfigError: endpoints do not answer in time or their hosts have no address; it names their configuration keys.
     """
-    limit = float(read_key(config, TIMEOUT_KEY))
+    timeout = float(read_key(config, TIMEOUT_KEY))
     endpoints = model_endpoints(config)
-    if limit <= 0 or not endpoints:
+    if timeout <= 0 or not endpoints:
         return
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=CALL_SECONDS)) as session:
-        problems = await asyncio.gather(*[_wait_for(session, endpoint, limit, notify) for endpoint in endpoints])
+        problems = await asyncio.gather(*[_wait_for(session, endpoint, timeout, notify) for endpoint in endpoints])
     pairs = zip(endpoints, problems, strict=True)
     failures = [mask_text(f"{endpoint.url} ({endpoint.key}): {problem}") for endpoint, problem in pairs if problem]
     if failures:
@@ -84,24 +84,24 @@ async def wait_for_endpoints(config: Mapping[str, Any], notify: Callable[[str], 
 
 
 async def _wait_for(
-    session: aiohttp.ClientSession, endpoint: Endpoint, limit: float, notify: Callable[[str], None]
+    session: aiohttp.ClientSession, endpoint: Endpoint, seconds: float, notify: Callable[[str], None]
 ) -> str | None:
-    """Return None as soon as the endpoint answers, or the problem after `limit` seconds."""
+    """Return None as soon as the endpoint answers; its problem after `seconds`, or at once if the problem is final."""
     loop = asyncio.get_running_loop()
     start, is_notified = loop.time(), False
     while True:
         problem, is_final = await _probe(session, endpoint)
         waited = loop.time() - start
-        if problem is None or is_final or waited + PAUSE_SECONDS > limit:
+        if problem is None or is_final or waited + PAUSE_SECONDS > seconds:
             return problem
         if waited >= NOTICE_SECONDS and not is_notified:
             is_notified = True
-            notify(mask_text(f"waiting up to {limit:g} s for the model at {endpoint.url} ({problem})"))
+            notify(mask_text(f"waiting up to {seconds:g} s for the model at {endpoint.url} ({problem})"))
         await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def _probe(session: aiohttp.ClientSession, endpoint: Endpoint) -> tuple[str | None, bool]:
-    """Return the problem with an endpoint or None, and True if waiting would not change it."""
+    """Return the problem with an endpoint (None if it answers), and True if waiting would not change this result."""
     try:
         async with session.get(endpoint.probe_url, allow_redirects=False):
             return None, True
@@ -125,16 +125,17 @@ class SharedLimits:
             limit = config[instance.name][instance.kind][instance.implementation].get(LIMIT_KEY)
             holders = cells if instance.hosting == "cell" else instance.num_workers
             if holders > 1 and isinstance(limit, int) and limit > 0:
+                # A model server without a configured URL has one endpoint.
                 endpoints = max(1, len(model_endpoints({instance.name: config[instance.name]})))
-                slots = holders + len(self._cell_instances)  # each instance may get a separate cell
-                self._semaphores[instance.name] = [SharedSemaphore.create(limit, slots) for _ in range(endpoints)]
+                max_holders = holders + len(self._cell_instances)  # each instance may get a separate cell
+                self._semaphores[instance.name] = [SharedSemaphore.create(limit, max_holders) for _ in range(endpoints)]
 
     def descriptors(self) -> LimitDescriptors:
         """Return the descriptors that server processes inherit."""
         return {name: [(one.counter, one.ledger) for one in group] for name, group in self._semaphores.items()}
 
     def release(self, request: Mapping[str, Any]) -> None:
-        """Release the slots held by a process that has ended; `request` is the one that started it."""
+        """Release the slots held by a process that has ended; `request` is the spawn request that started it."""
         is_cell = request["kind"] == "cell"
         names = self._cell_instances if is_cell else {request["instance"]}
         for name in names & self._semaphores.keys():

@@ -36,7 +36,7 @@ def listen(name: str, host: str, port: int) -> socket.socket:
 
     Raises:
         PortTaken: another process listens there.
-        ConfigError: the address does not belong to this machine.
+        ConfigError: the host is unknown, or this machine does not have the address.
     """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -61,10 +61,10 @@ def listen(name: str, host: str, port: int) -> socket.socket:
 
 
 def listen_in_range(name: str, host: str, low: int, high: int, taken: Collection[int] = ()) -> socket.socket:
-    """Return a socket that listens on a random free port of [low, high].
+    """Return a socket that listens on a random free port of [low, high] that is not in `taken`.
 
     Raises:
-        PortTaken: MAX_ATTEMPTS different ports were tried and all were in use.
+        PortTaken: all ports that were tried, at most MAX_ATTEMPTS, were in use.
     """
     candidates = [port for port in range(low, high + 1) if port not in taken]
     for port in random.sample(candidates, min(MAX_ATTEMPTS, len(candidates))):
@@ -78,10 +78,10 @@ def listen_in_range(name: str, host: str, low: int, high: int, taken: Collection
 
 
 def with_open_head_port(resolved: ResolvedConfig) -> DictConfig:
-    """Return the configuration with the head port unset (OFFLINE_PORT) unless it was configured.
+    """Unset the head port of the configuration (OFFLINE_PORT) unless a user set it; return the configuration.
 
-    A configured port is used or rejected, because clients may depend on it; an unset port becomes the default port or,
-    if that is in use, a free one.
+    A port that a user set is used or the run fails, because clients may depend on it. An unset port becomes the
+    default port or, if that is in use, a free one (`listen_for_head`).
     """
     config, locations = resolved.config, resolved.locations
     is_configured = locations.where((HEAD,)) or any(source.tree.get(HEAD) for source in locations.sources)
@@ -91,7 +91,7 @@ def with_open_head_port(resolved: ResolvedConfig) -> DictConfig:
 
 
 def listen_for_head(host: str, port: int) -> socket.socket:
-    """Listen on the configured head port; if it is unset, on the default port or the next free one."""
+    """Listen on the configured head port; if it is unset, on the default port, a higher free port, or any free port."""
     if port != OFFLINE_PORT:
         return listen(HEAD, host, port)
     for candidate in range(DEFAULT_HEAD_SERVER_PORT, DEFAULT_HEAD_SERVER_PORT + MAX_ATTEMPTS):
@@ -121,7 +121,7 @@ def listen_on_unix_socket(name: str | None = None) -> socket.socket:
 
 def refuse_connections(listener: socket.socket) -> None:
     """Refuse connections to a listening socket that other processes hold open too, and close the waiting ones."""
-    with suppress(OSError):  # not connected: some systems report it for a listening socket
+    with suppress(OSError):  # some systems report that a listening socket is not connected
         listener.shutdown(socket.SHUT_RDWR)
     with suppress(OSError):  # no further connection waits
         while True:

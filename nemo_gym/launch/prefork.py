@@ -1,8 +1,8 @@
 """Start a zygote, usually by a fork of the command before it has an event loop or a thread, so that imports are shared.
 
 A process with threads (a trainer, a notebook) starts the zygote as a program instead, and so does a run whose first
-zygote ended. Both receive the boot message over their socket, because the configuration is not resolved yet when a
-command forks its zygote.
+zygote ended. Both kinds of zygotes receive the boot message over their socket, because the configuration is not
+resolved yet when a command forks its zygote.
 """
 
 import gc
@@ -68,7 +68,7 @@ _unclaimed: list[ZygoteHandle] = []
 
 
 def start_zygote(spec: ZygoteSpec, seconds: float) -> ZygoteHandle:
-    """Boot the zygote that the command forked; if it is missing or does not read within `seconds`, a new program."""
+    """Boot the zygote that the command forked; if that is missing or does not read in time, start one as a program."""
     if _unclaimed:
         preforked = _unclaimed.pop()
         try:
@@ -82,6 +82,7 @@ def start_zygote(spec: ZygoteSpec, seconds: float) -> ZygoteHandle:
 
 
 def _execute_zygote() -> ZygoteHandle:
+    """Start a zygote as a program."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
@@ -113,7 +114,7 @@ def preforked_zygote(thresholds: Thresholds) -> Iterator[None]:
 
 
 def _fork_zygote(thresholds: Thresholds) -> ZygoteHandle | None:
-    """Fork a zygote; return None if the fork fails: a run that needs a zygote then starts a program or reports it."""
+    """Fork a zygote; return None if the fork fails: a run that needs a zygote then starts one as a program."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.flush()

@@ -32,8 +32,8 @@ def requirement_file(folder: Path) -> Path | None:
     return next((path for path in (lines, project) if path.exists()), None)
 
 
-def project_table(path: Path) -> dict[str, Any]:
-    """Read a folder's `pyproject.toml`.
+def read_pyproject(path: Path) -> dict[str, Any]:
+    """Return the content of a `pyproject.toml`.
 
     Raises:
         ConfigError: the file is not TOML.
@@ -45,12 +45,12 @@ def project_table(path: Path) -> dict[str, Any]:
 
 
 def required_packages(folder: Path) -> list[str]:
-    """Return the lines of `requirements.txt`, or the dependencies of `pyproject.toml`."""
+    """Return the lines of `requirements.txt` without comments, or the dependencies of `pyproject.toml`."""
     path = requirement_file(folder)
     if path is None:
         return []
     if path.name == "pyproject.toml":
-        return [str(line) for line in project_table(path).get("project", {}).get("dependencies", [])]
+        return [str(line) for line in read_pyproject(path).get("project", {}).get("dependencies", [])]
     lines = (line.split(" #")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
     return [line for line in lines if line and not line.startswith("#")]
 
@@ -64,7 +64,7 @@ def required_python(folder: Path) -> SpecifierSet | None:
     path = requirement_file(folder)
     if path is None or path.name != "pyproject.toml":
         return None
-    specifier = project_table(path).get("project", {}).get("requires-python")
+    specifier = read_pyproject(path).get("project", {}).get("requires-python")
     try:
         return SpecifierSet(specifier) if specifier else None
     except InvalidSpecifier as error:
@@ -72,15 +72,15 @@ def required_python(folder: Path) -> SpecifierSet | None:
 
 
 def unmet_requirements(folder: Path) -> list[str]:
-    """Return the requirements of `folder` that this interpreter does not meet; `python>=3.13` if its version is wrong.
+    """Return the requirements of `folder` that this interpreter does not meet, such as `numpy>2` or `python>=3.13`.
 
     Raises:
         ConfigError: the folder's files are ambiguous or invalid.
     """
     python = required_python(folder)
-    is_other = python is not None and not python.contains(platform.python_version())
+    has_other_version = python is not None and not python.contains(platform.python_version())
     unmet = [line for line in required_packages(folder) if not _is_met(line)]
-    return [*unmet, f"python{python}"] if is_other else unmet
+    return [*unmet, f"python{python}"] if has_other_version else unmet
 
 
 def has_test_tools() -> bool:
@@ -103,7 +103,7 @@ def nemo_gym_extras(line: str) -> set[str]:
 
 
 def _is_met(line: str) -> bool:
-    """Return True if this interpreter meets a requirement; False for one that cannot be parsed or names a URL."""
+    """Return True if this interpreter meets the requirement in a line; False if it cannot be parsed or names a URL."""
     if line.startswith(SOURCE_OPTIONS):
         return True
     if requires_nemo_gym(line):
@@ -132,11 +132,11 @@ def _is_extra_met(package: str, extra: str) -> bool:
         requirements = [Requirement(line) for line in requires(package) or ()]
     except PackageNotFoundError:
         return package == NEMO_GYM  # run from a source tree, without metadata that lists the extra
-    of_extra = [
+    added = [
         requirement
         for requirement in requirements
         if (marker := requirement.marker) is not None
         and marker.evaluate({"extra": extra})
         and not marker.evaluate({"extra": ""})
     ]
-    return all(map(_is_installed, of_extra))
+    return all(map(_is_installed, added))

@@ -41,7 +41,7 @@ CONSTRUCT_SECONDS = 600.0
 async def _find_and_install(
     config: DictConfig, roots: Sequence[Path], watch: LineCallback | None
 ) -> tuple[list[Instance], dict[str, Venv]]:
-    """Return the instances of a configuration and, by name, the virtual environments of those that have one."""
+    """Build the virtual environments of a configuration; return its instances and the environments by instance name."""
     instances = find_instances(as_dict(config), roots)
     settings = VenvSettings.from_config(config)
     venvs = instance_venvs(instances, settings)
@@ -49,8 +49,8 @@ async def _find_and_install(
     return instances, venvs
 
 
-def _interpreter(venv: Venv | None, instance: Instance, env: Mapping[str, str]) -> dict[str, Any]:
-    """Return the interpreter and environment of an instance as parts of its spawn request; empty without a venv."""
+def _interpreter_fields(venv: Venv | None, instance: Instance, env: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a spawn request that select the interpreter of an instance; empty without a venv."""
     if venv is None:
         return {}
     return {"python": str(venv.python), "env": venv_process_env(venv, instance.folder.parent.parent, env)}
@@ -129,7 +129,7 @@ class Run:
             self._mount_links(group)
 
     def _zygote_spec(self, listeners: Listeners, group: CellGroup, limits: SharedLimits) -> ZygoteSpec:
-        """Return the boot message, open files and environment (ours plus secrets of the run) of server processes."""
+        """Return what server processes receive: boot message, open files, our environment and secrets of the run."""
         boot = ServerBoot(
             config=as_dict(self.config),
             instances={instance.name: instance for instance in self.instances},
@@ -143,12 +143,12 @@ class Run:
         return ZygoteSpec(boot.model_dump(mode="json"), boot.descriptors(), {**os.environ, **run_secrets})
 
     def _process_units(self, spec: ZygoteSpec, venvs: Mapping[str, Venv]) -> list[ServerUnit]:
-        """Return the processes of the instances that are not hosted in cells, one for every worker."""
+        """Return the units of the instances that are not hosted in cells, one for every worker."""
         units = []
         for instance in self.instances:
             if instance.hosting == "cell":
                 continue
-            interpreter = _interpreter(venvs.get(instance.name), instance, spec.env)
+            interpreter = _interpreter_fields(venvs.get(instance.name), instance, spec.env)
             for worker in range(instance.num_workers):
                 name = instance.name if instance.num_workers == 1 else f"{instance.name} worker {worker}"
                 request = {"kind": "process", "instance": instance.name, "worker": worker, **interpreter}
@@ -156,6 +156,7 @@ class Run:
         return units
 
     def _unit(self, name: str, request: Mapping[str, Any]) -> ServerUnit:
+        """Return a process to supervise. A single server may block ten times as long as a cell: it stops no other."""
         path = self._log_dir / f"{name.replace('/', '_').replace(' ', '_')}.log" if self._log_dir else None
         seconds = value_of(self.config, "blocked_cell_timeout_seconds") * (1 if request["kind"] == "cell" else 10)
         seconds = min(seconds, value_of(self.config, "request_timeout_seconds"))
@@ -169,7 +170,6 @@ class Run:
 
     def server_instances(self) -> list[dict[str, Any]]:
         """Return every instance as the head server lists it (contract: ServerInstanceDisplayConfig)."""
-        pids = {unit.name: unit.pid for unit in self._supervisor.units}
         return [
             {
                 "config_path": instance.name,
@@ -177,7 +177,7 @@ class Run:
                 "entrypoint": instance.entrypoint,
                 "host": instance.host,
                 "name": instance.implementation,
-                "pid": pids.get(instance.name) or pids.get("cell 0") or pids.get(f"{instance.name} worker 0"),
+                "pid": self._pid(instance),
                 "port": instance.port,
                 "process_name": instance.name,
                 "server_type": instance.kind,
@@ -188,6 +188,12 @@ class Run:
             }
             for instance in self.instances
         ]
+
+    def _pid(self, instance: Instance) -> int | None:
+        """Return the id of the first process that serves an instance; None if none runs."""
+        pids = {unit.name: unit.pid for unit in self._supervisor.units}
+        shared_name = "cell 0" if instance.hosting == "cell" else f"{instance.name} worker 0"
+        return pids.get(instance.name) or pids.get(shared_name)
 
     def _handle_end(self, unit: ServerUnit) -> None:
         if self._limits is not None:
@@ -217,7 +223,7 @@ class Run:
         return bool(self._supervisor.units) and len(self.lost_processes()) == len(self._supervisor.units)
 
     async def pending_calls(self, rollouts: Sequence[RolloutId]) -> dict[RolloutId, str]:
-        """Return the pending call of each of these rollouts (task, rollout), as reported by the cells."""
+        """Return the calls that these rollouts wait for, by rollout, as reported by the cells."""
         return await fetch_waiting_calls(self._cell_group.links if self._cell_group else [], rollouts)
 
     async def stop(self) -> None:
@@ -246,21 +252,21 @@ async def construct_servers(
     """Construct every server of `config`, one after the other, without serving (a dry run); return the instances.
 
     Raises:
-        ServerDidNotStart: servers could not be constructed, with their names and last lines.
+        ServerDidNotStart: servers could not be constructed; it has their names and last lines.
     """
     instances, venvs = await _find_and_install(config, roots, watch)
     dry_config = {**as_dict(config), "dry_run": True}
     supervisor = Supervisor(on_line=watch, start_timeout=CONSTRUCT_SECONDS)
     zygote = ZygoteSpawner(supervisor.handle_exit)
     null = os.open(os.devnull, os.O_RDWR)  # in place of the listening sockets, which a dry run does not use
-    names = {instance.name: instance for instance in instances}
-    listeners = dict.fromkeys(names, null)
-    boot = ServerBoot(config=dry_config, instances=names, listeners=listeners, secrets=known_secrets())
+    by_name = {instance.name: instance for instance in instances}
+    listeners = dict.fromkeys(by_name, null)
+    boot = ServerBoot(config=dry_config, instances=by_name, listeners=listeners, secrets=known_secrets())
     failures = []
     try:
         await zygote.start(ZygoteSpec(boot.model_dump(mode="json"), [null], os.environ))
-        for name, instance in names.items():
-            interpreter = _interpreter(venvs.get(name), instance, os.environ)
+        for name, instance in by_name.items():
+            interpreter = _interpreter_fields(venvs.get(name), instance, os.environ)
             request = {"kind": "process", "id": name, "instance": name, **interpreter}
             try:
                 await supervisor.start([ServerUnit(name, request, zygote, ends_when_ready=True)])

@@ -110,7 +110,7 @@ def registering(config: Mapping[str, Any]) -> Iterator[RunEntry]:
 
     Without a safe folder the run continues unregistered, because another user could otherwise prevent every run.
     """
-    from nemo_gym.config.instances import server_instances  # OmegaConf, which `gym env status --help` does not need
+    from nemo_gym.config.instances import server_instances  # imports OmegaConf, which `gym env status --help` need not
 
     head, pid, servers = config["head_server"], os.getpid(), tuple(server_instances(config))
     token = run_token.token_for(head["host"], head["port"]) or ""
@@ -129,7 +129,7 @@ def registering(config: Mapping[str, Any]) -> Iterator[RunEntry]:
 
 
 def _write_entry(folder: int, name: str, entry: RunEntry) -> None:
-    """Write an entry that only this user can read; at any time the name has the complete entry or none."""
+    """Write an entry that only this user can read; no process sees an incomplete entry under `name`."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     temporary = f".{name}"
     with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=folder), "wb") as stream:
@@ -138,7 +138,7 @@ def _write_entry(folder: int, name: str, entry: RunEntry) -> None:
 
 
 def live_runs() -> list[RunEntry]:
-    """Return the registered runs whose process still exists, newest first; delete the other entries.
+    """Return the registered runs whose process still exists, newest first; delete the entries of ended runs.
 
     The tokens of the runs are added to `run_token`, so that this process can call their head servers.
 
@@ -158,7 +158,7 @@ def live_runs() -> list[RunEntry]:
 
 
 def _read_entry(folder: int, name: str) -> RunEntry | None:
-    """Return an entry; delete it if it is damaged or its process ended. A file that is not ours is left alone."""
+    """Return an entry, else None: a damaged entry or that of an ended run is deleted, a foreign file is left alone."""
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     with os.fdopen(file, "rb") as stream:
         status = os.fstat(file)
@@ -184,7 +184,7 @@ def choose_run(selector: str | None = None) -> RunEntry:
 
     Raises:
         NoRunFound: no run is registered (exit status 3).
-        RunNotChosen: `selector` matches no run, or is missing and there are several (exit status 2); with all runs.
+        RunNotChosen: `selector` matches no run, or is missing although there are several; lists them (exit status 2).
     """
     runs = live_runs()
     if selector is None:

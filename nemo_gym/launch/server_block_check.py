@@ -54,20 +54,20 @@ def check_server_blocks(
         from nemo_gym.launch.cell import load_server_class  # slow to import
 
         annotation = load_server_class(instance).model_fields["config"].annotation
-        if not isinstance(annotation, type):
+        if not isinstance(annotation, type):  # such as a union: the server checks its block when it starts
             continue
         block_problems = check_server_block((instance.name, instance.kind, instance.implementation), block, annotation)
         problems += block_problems
         if not block_problems:
             record_passed(digest)
-    _augment_sys_path(with_working_directory=False)  # importing a server added the working directory
+    _augment_sys_path(with_working_directory=False)  # importing a server may have added it
     located = resolved.locations.locate(problems)
     raise_all(located)
     return [str(problem) for problem in located]
 
 
 def _is_in_working_directory(folder: Path) -> bool:
-    """Return whether a folder was found only because it is below the working directory."""
+    """Return True if a folder is below the working directory, and not in NeMo Gym or a configured search root."""
     trusted = [PACKAGE.parent, *(root.resolve() for root in extra_roots())]
     return folder.is_relative_to(Path.cwd()) and not any(folder.is_relative_to(root) for root in trusted)
 

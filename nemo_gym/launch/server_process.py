@@ -45,7 +45,7 @@ class ServerBoot(BaseModel):
     """Values that are masked in every text that is shown or stored."""
 
     def with_descriptors(self, numbers: Mapping[int, int]) -> "ServerBoot":
-        """Return a copy for a process that has these descriptors under other numbers."""
+        """Return a copy for a process in which the descriptors have other numbers; `numbers` maps old to new ones."""
         return self.model_copy(
             update={
                 "listeners": {name: numbers[fd] for name, fd in self.listeners.items()},
@@ -62,35 +62,36 @@ class ServerBoot(BaseModel):
         limits = [number for group in self.limits.values() for pair in group for number in pair]
         return [*self.listeners.values(), *self.cell_listeners, *limits]
 
-    def run(self, request: Mapping[str, Any], ready: int, status: int, link_listener: int | None = None) -> None:
-        """Run the cell or the instance of the request until a signal; report a failed start to descriptor `ready`.
+    def run(self, request: Mapping[str, Any], ready_fd: int, status_fd: int, link_fd: int | None = None) -> None:
+        """Run the cell or the instance of the request until a signal; report a failed start to `ready_fd`.
 
-        `status` is the shared memory of the process, `link_listener` that of a cell added during the run.
+        `status_fd` is the shared memory for the status of the process; `link_fd` is the link listener of a cell that
+        was added during the run.
         """
         try:
             if "python" in request:
-                self._execute(request, ready, status)
-            own_status.share(status)
+                self._execute(request, ready_fd, status_fd)
+            own_status.share(status_fd)
             remember_secrets(self.secrets)
             config = global_config._GLOBAL_CONFIG_DICT = OmegaConf.create(self.config)
             if request["kind"] == "cell":
-                self._run_cell(request, config, ready, link_listener)
+                self._run_cell(request, config, ready_fd, link_fd)
             else:
-                self._run_alone(self.instances[request["instance"]], request.get("worker", 0), ready)
+                self._run_alone(self.instances[request["instance"]], request.get("worker", 0), ready_fd)
         except GymError as problem:
-            report_ready(ready, failed=str(problem))
+            report_ready(ready_fd, failed=str(problem))
             raise SystemExit(problem.exit_status) from None
 
     def _execute(self, request: Mapping[str, Any], *passed: int) -> NoReturn:
-        """Replace this process with the interpreter of a request, which has its own packages and runs `main`."""
+        """Replace this process with the interpreter that the request names, which has its own packages; run `main`."""
         python, env = request["python"], request["env"]
-        argument = {key: value for key, value in request.items() if key not in ("python", "env")}
+        other_fields = {key: value for key, value in request.items() if key not in ("python", "env")}
         boot_fd = json_descriptor(self.model_dump(mode="json"))
         for descriptor in {boot_fd, *passed, *self.descriptors()}:
             os.set_inheritable(descriptor, True)
-        words = [str(boot_fd), json.dumps({**argument, "parent": os.getppid(), "passed": passed})]
+        arguments = [str(boot_fd), json.dumps({**other_fields, "parent": os.getppid(), "passed": passed})]
         try:
-            os.execve(python, [python, "-P", "-m", "nemo_gym.launch.server_process", *words], env)
+            os.execve(python, [python, "-P", "-m", "nemo_gym.launch.server_process", *arguments], env)
         except OSError as error:
             raise GymError(f"{python} cannot be run: {error.strerror}", where=request["instance"]) from error
 
@@ -99,33 +100,33 @@ class ServerBoot(BaseModel):
         for fd in {*self.listeners.values(), *self.cell_listeners} - used:
             os.close(fd)
 
-    def _run_cell(self, request: Mapping[str, Any], config: DictConfig, ready: int, link_listener: int | None) -> None:
-        """Run the instances of a cell in this process: the one that the request names, or all without quarantine."""
+    def _run_cell(self, request: Mapping[str, Any], config: DictConfig, ready_fd: int, link_fd: int | None) -> None:
+        """Run a cell in this process: of the instance that the request names, or of all that are not in quarantine."""
         number, quarantined = request["cell"], request.get("quarantined", {})
         names = [request["instance"]] if "instance" in request else self.instances.keys() - quarantined.keys()
         hosted = [one for one in self.instances.values() if one.hosting == "cell" and one.name in names]
         adopt_limits(self.limits, {instance.name for instance in hosted}, holder=number)
-        link = self.cell_listeners[number] if link_listener is None else link_listener
-        self._close_other_listeners({*(self.listeners[one.name] for one in hosted), link})
+        link_fd = self.cell_listeners[number] if link_fd is None else link_fd
+        self._close_other_listeners({*(self.listeners[one.name] for one in hosted), link_fd})
         sockets = CellSockets(
             number=number,
             listeners={instance.name: socket.socket(fileno=self.listeners[instance.name]) for instance in hosted},
-            link_listener=socket.socket(fileno=link),
+            link_listener=socket.socket(fileno=link_fd),
             link_addresses=self.link_addresses,
             token=os.environ[RUN_TOKEN_ENV_VAR],
             is_shared=len(self.cell_listeners) > 1,
         )
         elsewhere = [(self.instances[name], cell) for name, cell in quarantined.items() if name not in names]
-        run_cell(config, hosted, sockets, ready, elsewhere)
+        run_cell(config, hosted, sockets, ready_fd, elsewhere)
 
-    def _run_alone(self, instance: Instance, worker: int, ready: int) -> None:
+    def _run_alone(self, instance: Instance, worker: int, ready_fd: int) -> None:
         """Run the entrypoint of an instance as a script, with its folder as working directory and on `sys.path`."""
         adopt_limits(self.limits, {instance.name}, holder=worker)
         listener = self.listeners[instance.name]
         self._close_other_listeners({listener})
         os.environ[CONFIG_PATH_ENV_VAR] = instance.name
         os.environ[LISTEN_FD_ENV_VAR] = str(listener)
-        os.environ[READY_FD_ENV_VAR] = str(ready)
+        os.environ[READY_FD_ENV_VAR] = str(ready_fd)
         os.chdir(instance.folder)
         sys.path.insert(0, str(instance.folder))
         sys.argv = [instance.entrypoint]
@@ -134,20 +135,20 @@ class ServerBoot(BaseModel):
         except GymError:
             raise
         except Exception as error:  # print the frames of the script without those of runpy and this module
-            trace = _frames_in(instance.folder, error.__traceback__)
+            trace = _trace_from(instance.folder, error.__traceback__)
             sys.excepthook(type(error), error.with_traceback(trace), trace)
             raise SystemExit(1) from None
 
 
-def _frames_in(folder: Path, trace: TracebackType | None) -> TracebackType | None:
-    """Return the traceback from its first frame in `folder`; None if it has no such frame, as for a syntax error."""
+def _trace_from(folder: Path, trace: TracebackType | None) -> TracebackType | None:
+    """Return the traceback from its first frame in `folder` on; None without such a frame, as for a syntax error."""
     while trace is not None and not Path(trace.tb_frame.f_code.co_filename).is_relative_to(folder):
         trace = trace.tb_next
     return trace
 
 
 def main(boot_fd: int, argument: str) -> None:
-    """Run one instance in this interpreter; exit with the parent process."""
+    """Run the instance of a request in this interpreter; exit with the parent process."""
     request = json.loads(argument)
     exit_with_parent()
     if os.getppid() != request["parent"]:  # the parent exited before PR_SET_PDEATHSIG was set

@@ -127,9 +127,8 @@ class SubmitConfig(_StrictModel):
         model = self.driver.policy_model
         if model is not None and model not in self.services:
             raise ValueError(f"driver.policy_model: unknown service '{model}'")
-        pools = next(iter(self.compute.values())).node_pools
         for name, service in self.services.items():
-            if service.placement is not None and service.placement not in pools:
+            if service.placement is not None and service.placement not in self.cluster.node_pools:
                 raise ValueError(f"services.{name}.placement: unknown node pool '{service.placement}'")
         return self
 
@@ -156,6 +155,7 @@ def read_submit_config(path: Path, overrides: Sequence[str]) -> SubmitConfig:
         return SubmitConfig.model_validate(content)
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, p['loc'])) or 'file'}: {p['msg']}" for p in error.errors()]
+        # The messages of our validators start with the path of a key.
         raise ConfigError("; ".join(problems).replace("file: Value error, ", ""), where=str(path)) from None
 
 
@@ -189,7 +189,7 @@ def _script_text(config: SubmitConfig, benchmark: str, job: BenchmarkJob, folder
         lines += ["pids=()", "trap 'kill \"${pids[@]}\" 2>/dev/null || true' EXIT", ""]
     for name, service in config.services.items():
         lines += [*_service_lines(config, name, service), ""]
-    return "\n".join([*lines, *_driver_lines(config, benchmark, job), ""])
+    return "\n".join([*lines, _driver_line(config, benchmark, job), ""])
 
 
 def _sbatch_lines(config: SubmitConfig, benchmark: str, folder: Path) -> Iterator[str]:
@@ -215,7 +215,7 @@ def _sbatch_options(options: Mapping[str, Any], extra_args: Sequence[str]) -> li
 
 
 def _srun_words(container: str, mounts: Sequence[str], env: Mapping[str, str], group: int | None) -> list[str]:
-    """Return the start of an srun command; callers append the program. `group` is the index of the node pool."""
+    """Return the start of an srun command, without the program. `group` is the index of one of several node pools."""
     words = ["srun", "--overlap", f"--container-image={container}"]
     words += [f"--container-mounts={','.join(mounts)}"] if mounts else []
     words += [f"--het-group={group}"] if group is not None else []
@@ -257,17 +257,17 @@ def _service_command(service: Service) -> list[str]:
     )
 
 
-def _driver_lines(config: SubmitConfig, benchmark: str, job: BenchmarkJob) -> Iterator[str]:
-    """Yield the bash line that installs NeMo Gym if configured, prepares the benchmark and evaluates it."""
+def _driver_line(config: SubmitConfig, benchmark: str, job: BenchmarkJob) -> str:
+    """Return the bash line that installs NeMo Gym if configured, prepares the benchmark and evaluates it."""
     driver = config.driver
     steps = []
     if driver.gym_install is not None:
         steps.append(shlex.join(["pip", "install", f"git+{driver.gym_install.repo}@{driver.gym_install.ref}"]))
     steps.append(shlex.join(["gym", "eval", "prepare", "--benchmark", benchmark, *_override_arguments(job.prepare)]))
-    run = ["gym", "eval", "run", "--benchmark", benchmark, f"+output_jsonl_fpath={ROLLOUTS}"]
-    steps.append(shlex.join([*run, *_model_arguments(config), *_override_arguments(job.run)]))
-    words = [*_srun_words(driver.container, driver.mounts, driver.env, None), "bash", "-euc", " && ".join(steps)]
-    yield shlex.join(words)
+    eval_run = ["gym", "eval", "run", "--benchmark", benchmark, f"+output_jsonl_fpath={ROLLOUTS}"]
+    steps.append(shlex.join([*eval_run, *_model_arguments(config), *_override_arguments(job.run)]))
+    srun = _srun_words(driver.container, driver.mounts, driver.env, None)
+    return shlex.join([*srun, "bash", "-euc", " && ".join(steps)])
 
 
 def _model_arguments(config: SubmitConfig) -> list[str]:

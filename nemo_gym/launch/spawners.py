@@ -1,4 +1,4 @@
-"""Start server processes: the zygote forks them; one with a virtual environment then executes its interpreter."""
+"""Start server processes: the zygote forks them; a server with a virtual environment then executes its interpreter."""
 
 import asyncio
 import json
@@ -42,13 +42,13 @@ class ZygoteSpawner:
     def __init__(self, on_exit: ExitCallback) -> None:
         self._on_exit = on_exit
         self._pending: dict[str, asyncio.Future[int]] = {}
-        self._up: asyncio.Future[None] | None = None
+        self._zygote_ready: asyncio.Future[None] | None = None
         self._process: subprocess.Popen[bytes] | ForkedChild | None = None
         self._control: socket.socket | None = None
         self._spec: ZygoteSpec | None = None
         self._children: set[int] = set()
-        self._zygotes = 0
-        self._starting = asyncio.Lock()
+        self._zygote_count = 0
+        self._start_lock = asyncio.Lock()
 
     async def start(self, spec: ZygoteSpec) -> None:
         """Start the zygote and wait until it has imported its modules."""
@@ -59,21 +59,22 @@ class ZygoteSpawner:
         """Return the socket to the zygote; start the zygote if it is not running.
 
         Raises:
-            ZygoteLost: MAX_ZYGOTES zygotes have ended.
+            ZygoteLost: MAX_ZYGOTES zygotes have ended, or the spawner is closed.
         """
-        async with self._starting:
+        async with self._start_lock:
             if self._control is None:
-                if self._zygotes >= MAX_ZYGOTES or self._spec is None:
-                    raise ZygoteLost(f"the process that starts servers ended {self._zygotes} times", where="launch")
+                if self._zygote_count >= MAX_ZYGOTES or self._spec is None:
+                    problem = f"the process that starts servers ended {self._zygote_count} times"
+                    raise ZygoteLost(problem, where="launch")
                 await self._wait_for_exit()
-                self._zygotes += 1
+                self._zygote_count += 1
                 handle = start_zygote(self._spec, ZYGOTE_SECONDS)
                 self._process, control = handle.process, handle.control
                 control.setblocking(False)
                 loop = asyncio.get_running_loop()
-                self._control, self._up = control, loop.create_future()
+                self._control, self._zygote_ready = control, loop.create_future()
                 loop.add_reader(control, self._read_event)
-                await self._wait_for_reply(self._up, "was not ready")
+                await self._wait_for_reply(self._zygote_ready, "was not ready")
                 return control
             return self._control
 
@@ -89,7 +90,7 @@ class ZygoteSpawner:
 
     def _read_event(self) -> None:
         """Read one message of the zygote: it is ready, a process was started or a process exited."""
-        assert self._control is not None and self._up is not None
+        assert self._control is not None and self._zygote_ready is not None
         try:
             message = self._control.recv(MAX_MESSAGE_BYTES)
         except BlockingIOError:
@@ -100,8 +101,8 @@ class ZygoteSpawner:
             self._handle_loss()
             return
         event = json.loads(message)
-        if event["event"] == "up" and not self._up.done():
-            self._up.set_result(None)
+        if event["event"] == "up" and not self._zygote_ready.done():
+            self._zygote_ready.set_result(None)
         elif event["event"] == "spawned":
             self._children.add(event["pid"])
             future = self._pending.pop(event["id"], None)
@@ -116,7 +117,7 @@ class ZygoteSpawner:
         self._disconnect()
         logger.error("the process that starts servers ended; the servers it had started end with it")
         problem = ZygoteLost("the process that starts servers ended", where="launch", fix="look at the output above")
-        for future in [self._up, *self._pending.values()]:
+        for future in [self._zygote_ready, *self._pending.values()]:
             if future is not None and not future.done():
                 future.set_exception(problem)
         self._pending.clear()
@@ -134,7 +135,7 @@ class ZygoteSpawner:
     async def spawn(self, request: Mapping[str, Any], output: int, *passed: int) -> int:
         """Start the server of a request and return its process id; the caller closes the descriptors.
 
-        `passed` are the descriptors that `ServerBoot.run` receives.
+        The process prints to `output`. `passed` are the descriptors that `ServerBoot.run` receives.
         """
         control = await self._connected_zygote()
         future = asyncio.get_running_loop().create_future()
@@ -161,9 +162,9 @@ class ZygoteSpawner:
         await self._wait_for_exit()
 
     async def _wait_for_exit(self) -> None:
-        """Wait until the zygote has exited, which it does when its socket is closed; kill it after ZYGOTE_SECONDS.
+        """Wait until the zygote has exited, which it does when its socket is closed; end it after ZYGOTE_SECONDS.
 
-        The process is the guard of the zygote, which ends all descendants of the zygote on SIGTERM.
+        `_process` is the guard of the zygote. On SIGTERM the guard ends the zygote with all its descendants.
         """
         if self._process is None:
             return
@@ -179,7 +180,3 @@ class ZygoteSpawner:
         self._process.kill()
         self._process.wait()
         self._process = None
-
-
-Spawner = ZygoteSpawner
-"""Starts server processes: `spawn` one, `signal` it, `close` all of them."""

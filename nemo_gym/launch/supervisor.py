@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from nemo_gym.config.secret_text import mask_text
 from nemo_gym.errors import GymError
-from nemo_gym.launch.spawners import Spawner
+from nemo_gym.launch.spawners import ZygoteSpawner
 from nemo_gym.serve.process_status import STACK_SIGNAL, Frame, RunningHandler, StatusReader
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ MAX_LINE_BYTES = 64 * 1024
 LAST_LINES_SECONDS = 0.2
 """Longest wait for the last lines of a process that ended."""
 CLOSE_SECONDS = 1.0
-"""Longest wait for the output of stopped processes to close."""
+"""Longest wait for the exit of a lost process to be reported, and for the output of stopped processes to close."""
 CHECK_SECONDS = 0.25
 """Interval between two checks of the heartbeats."""
 STACK_SECONDS = 0.25
@@ -52,7 +52,7 @@ class ServerDidNotStart(GymError, RuntimeError):
 
 
 class ProcessLog(asyncio.Protocol):
-    """The output of one process without secrets: written to a file, passed on by line, last lines kept for errors."""
+    """The log output of a process with secrets masked: written to a file, passed on by line, last lines kept."""
 
     def __init__(self, name: str, path: Path | None, on_line: LineCallback | None = None) -> None:
         self._name = name
@@ -63,7 +63,7 @@ class ProcessLog(asyncio.Protocol):
         self._closed: asyncio.Future[None] | None = None
 
     async def follow(self, fd: int) -> "asyncio.Future[None]":
-        """Start reading a pipe; the returned future is done when the pipe is closed by its last writer."""
+        """Start reading the log output from a pipe; the returned future is done when the last writer closes it."""
         loop = asyncio.get_running_loop()
         self._closed = loop.create_future()
         await loop.connect_read_pipe(lambda: self, os.fdopen(fd, "rb", 0))
@@ -112,8 +112,8 @@ class Crash:
     """The stacks of a process that was ended because it was blocked."""
 
     def __str__(self) -> str:
-        place = f" ({self.frames[0]})" if self.frames else ""
-        return f"{self.cause}; {self.handler} was running{place}" if self.handler else self.cause
+        location = f" ({self.frames[0]})" if self.frames else ""
+        return f"{self.cause}; {self.handler} was running{location}" if self.handler else self.cause
 
 
 @dataclass
@@ -122,7 +122,8 @@ class ServerUnit:
 
     name: str
     request: Mapping[str, Any]
-    spawner: Spawner
+    """The spawn request, which the process receives."""
+    spawner: ZygoteSpawner
     log_path: Path | None = None
     ends_when_ready: bool = False
     """True in a dry run: the process exits with status 0 instead of serving."""
@@ -136,15 +137,18 @@ class ServerUnit:
     log: ProcessLog | None = None
     ready: "asyncio.Future[None] | None" = None
     crashes: deque[float] = field(default_factory=deque)
+    """Times of the crashes in the last RESTART_WINDOW seconds."""
     status: StatusReader | None = None
     starts: int = 0
+    """Number of processes that were started for this unit, one after the other."""
     ends: int = 0
+    """Number of those that ended."""
     last_crash: Crash | None = None
     blocked: Crash | None = None
-    """The reason why the process is being ended; None if it is not."""
+    """Why the running process is being ended; None if it is not blocked."""
 
     async def wait_for_crash(self, start: int) -> Crash | None:
-        """Return the last crash once the process of the start number `start` has ended; None if it has not."""
+        """Wait for the end of the `start`-th process and return the last crash; None if it runs after CLOSE_SECONDS."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 while self.ends < start:  # noqa: ASYNC110 - the exit is reported a moment after the lost connection
@@ -196,6 +200,7 @@ class Supervisor:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._outputs: set[asyncio.Future[None]] = set()
         self._early_exits: dict[int, int] = {}
+        """Exit status of each process whose exit was reported before its start, by process id."""
         self._stopping = False
         self._is_watching = False
         self._all_ended = asyncio.Event()
@@ -208,7 +213,7 @@ class Supervisor:
         """Start all units concurrently and return when every unit is ready.
 
         Raises:
-            ServerDidNotStart: a unit failed (the first one), with its last lines and the likely cause.
+            ServerDidNotStart: a unit failed; the error has the last lines and the likely cause of the first failure.
         """
         self._units.update({unit.name: unit for unit in units})
         if not self._is_watching:
@@ -233,7 +238,7 @@ class Supervisor:
     def add(self, unit: ServerUnit) -> None:
         """Start a unit in the background; it is lost if it does not start."""
         self._units[unit.name] = unit
-        self._run_in_background(self._start_again(unit))
+        self._run_in_background(self._start_or_give_up(unit))
 
     def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -241,7 +246,7 @@ class Supervisor:
         task.add_done_callback(self._tasks.discard)
 
     async def _watch(self) -> None:
-        """End every process whose event loop does not run."""
+        """Check the heartbeats periodically; end every process that is blocked for its `max_blocked_seconds`."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             for unit in self.units:
@@ -264,7 +269,10 @@ class Supervisor:
         self._signal(unit, pid, signal.SIGKILL)
 
     def _signal(self, unit: ServerUnit, pid: int, number: int) -> bool:
-        """Signal one process. Its children end after it, so that it cannot mistake their end for a result."""
+        """Signal the process `pid` of a unit; return False if the unit has another process or none.
+
+        The children of the process are not signalled: it could mistake their end for a result.
+        """
         if unit.pid != pid:
             return False
         with suppress(ProcessLookupError):  # its exit will be reported
@@ -347,7 +355,7 @@ class Supervisor:
         if unit.is_lost:
             return
         if self._outputs:
-            await asyncio.wait(list(self._outputs), timeout=LAST_LINES_SECONDS)  # they may still be in the pipe
+            await asyncio.wait(list(self._outputs), timeout=LAST_LINES_SECONDS)  # last lines may still be in a pipe
         tail = unit.log.tail()
         if unit.ready.done():
             await self._restart(unit, tail)
@@ -356,8 +364,8 @@ class Supervisor:
         else:
             unit.fail(f"{likely_cause(status, tail)}; last lines:\n{tail}")
 
-    async def _restart(self, unit: ServerUnit, tail: str) -> None:
-        """Restart a unit after a growing pause; give up after MAX_RESTARTS crashes within RESTART_WINDOW."""
+    async def _restart(self, unit: ServerUnit, details: str) -> None:
+        """Restart a unit after a growing pause; give up after more than MAX_RESTARTS crashes within RESTART_WINDOW."""
         now = asyncio.get_running_loop().time()
         unit.crashes.append(now)
         while now - unit.crashes[0] > RESTART_WINDOW:
@@ -365,7 +373,7 @@ class Supervisor:
         crash = unit.last_crash
         if len(unit.crashes) > MAX_RESTARTS:
             count = len(unit.crashes)
-            reason = f"{crash}: {tail}" if crash and crash.handler else tail
+            reason = f"{crash}: {details}" if crash and crash.handler else details
             logger.error("%s crashed %d times in a minute and will not be restarted: %s", unit.name, count, reason)
             self._give_up(unit)
             return
@@ -373,20 +381,20 @@ class Supervisor:
         logger.warning("%s ended (%s); restarting in %.1f s", unit.name, crash, pause)
         await asyncio.sleep(pause)
         if not self._stopping:
-            await self._start_again(unit)
+            await self._start_or_give_up(unit)
 
-    async def _start_again(self, unit: ServerUnit) -> None:
-        """Start a unit while the others run; give it up if it fails."""
+    async def _start_or_give_up(self, unit: ServerUnit) -> None:
+        """Start a unit while the others run; restart it if its process crashes, give it up after another failure."""
         try:
             async with asyncio.timeout(self._start_timeout):
                 await self._start(unit)
         except (GymError, TimeoutError) as problem:
             reason = problem or "it was not ready in time"
             if isinstance(problem, GymError) and unit.pid is None and not self._stopping:
-                unit.is_lost = False  # the process ended while it was starting: another crash
+                unit.is_lost = False  # the process ended while it was starting: one more crash
                 await self._restart(unit, str(reason))
                 return
-            logger.error("%s could not be restarted: %s", unit.name, reason)
+            logger.error("%s could not be started: %s", unit.name, reason)
             if unit.pid is not None:
                 self._signal(unit, unit.pid, signal.SIGKILL)
             self._give_up(unit)
@@ -397,7 +405,7 @@ class Supervisor:
             self._on_lost(unit)
 
     async def stop(self, grace: float = 5.0) -> None:
-        """Terminate every process, and kill the remaining ones after `grace` seconds."""
+        """Send SIGTERM to every process, kill the remaining ones after `grace` seconds, and end the zygote."""
         self._stopping = True
         for task in list(self._tasks):
             task.cancel()

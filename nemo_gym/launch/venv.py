@@ -23,7 +23,7 @@ from nemo_gym.launch.requirements import (
     NEMO_GYM,
     TEST_EXTRA,
     nemo_gym_extras,
-    project_table,
+    read_pyproject,
     required_packages,
     required_python,
     requirement_file,
@@ -32,8 +32,10 @@ from nemo_gym.launch.requirements import (
 
 STAMP = "nemo-gym-environment.json"
 """Name of the file that is written last; a virtual environment without it is incomplete."""
-RELATIVE = re.compile(r"(-r|-c|--requirement|--constraint|-e)[\s=]|\.{0,2}/|.*@\s*(\.|file:)")
-INCLUDED = re.compile(r"(?:-r|-c|--requirement|--constraint)[\s=]*(\S+)")
+_LOCAL_LINE = re.compile(r"(-r|-c|--requirement|--constraint|-e)[\s=]|\.{0,2}/|.*@\s*(\.|file:)")
+"""A requirement line that refers to a file or folder."""
+_INCLUDE_LINE = re.compile(r"(?:-r|-c|--requirement|--constraint)[\s=]*(\S+)")
+"""A line that includes another requirements file."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,9 @@ class Venv:
 
     recipe: VenvRecipe
     target: Path
+    """The folder of the virtual environment."""
     folder: Path
-    """The working directory of uv, so that relative paths in requirements resolve against the server folder."""
+    """The server folder; uv runs in it, so that relative paths in requirements start there."""
     servers: tuple[str, ...]
 
     @property
@@ -140,7 +143,7 @@ def nemo_gym_requirement(extras: Iterable[str] = ()) -> tuple[str, str]:
         origin, version = {}, "source"
     url = str(origin.get("url", ""))
     checkout = Path(url2pathname(urlsplit(url).path)) if origin.get("dir_info", {}).get("editable") else None
-    if checkout is None and not url and (PARENT_DIR / "pyproject.toml").exists():
+    if checkout is None and not url and (PARENT_DIR / "pyproject.toml").exists():  # run from a source tree
         checkout = PARENT_DIR
     if checkout is not None:
         project = checkout / "pyproject.toml"
@@ -162,7 +165,7 @@ def venv_recipe(folder: Path, settings: VenvSettings, *, tests: bool = False) ->
     project = _project_to_install(folder)
     others = [line for line in packages if not requires_nemo_gym(line)] if project is None else [f"-e {folder}"]
     overrides = folder / "overrides.txt"
-    is_folder_specific = overrides.exists() or any(RELATIVE.match(line) for line in others)
+    is_folder_specific = overrides.exists() or any(_LOCAL_LINE.match(line) for line in others)
     python = required_python(folder)
     return VenvRecipe(
         lines=(own, *others, *settings.required),
@@ -176,16 +179,17 @@ def venv_recipe(folder: Path, settings: VenvSettings, *, tests: bool = False) ->
 
 
 def _project_to_install(folder: Path) -> Path | None:
-    """Return the project file of a folder if it has a build system or settings for uv: then uv installs the project."""
+    """Return the `pyproject.toml` of a folder that uv installs as a project: one with a build system or uv settings."""
     file = requirement_file(folder)
     if file is None or file.name != "pyproject.toml":
         return None
-    table = project_table(file)
-    return file if "build-system" in table or "uv" in table.get("tool", {}) else None
+    content = read_pyproject(file)
+    return file if "build-system" in content or "uv" in content.get("tool", {}) else None
 
 
 def _included_text(folder: Path, lines: Sequence[str], project: Path | None) -> str:
-    files = [folder / match[1] for line in lines if (match := INCLUDED.match(line))]
+    """Return the text of the files that requirement lines include, and of the project file."""
+    files = [folder / match[1] for line in lines if (match := _INCLUDE_LINE.match(line))]
     files += [project] if project else []
     return "\n".join(path.read_text(encoding="utf-8") for path in files if path.is_file())
 
@@ -193,7 +197,7 @@ def _included_text(folder: Path, lines: Sequence[str], project: Path | None) -> 
 def folder_venv(
     server: str, kind: str, implementation: str, folder: Path, settings: VenvSettings, *, tests: bool = False
 ) -> Venv:
-    """Return the virtual environment of one server folder."""
+    """Return the virtual environment of one server folder; `server` is its name in messages."""
     recipe = venv_recipe(folder, settings, tests=tests)
     target = settings.shared / recipe.key
     if settings.per_server is not None:
@@ -231,11 +235,11 @@ def merge_equal_venvs(venvs: Iterable[Venv]) -> list[Venv]:
 def venv_process_env(venv: Venv, tree: Path, env: Mapping[str, str]) -> dict[str, str]:
     """Return `env` for a process that runs in `venv`; `tree` is the search root that contains the server's folder."""
     inherited = {key: value for key, value in env.items() if key != "PYTHONHOME"}
-    path = [str(venv.target / "bin"), env.get("PATH", "")]
-    modules = [str(tree), env.get("PYTHONPATH", "")]
+    program_folders = [str(venv.target / "bin"), env.get("PATH", "")]
+    module_folders = [str(tree), env.get("PYTHONPATH", "")]
     return {
         **inherited,
         "VIRTUAL_ENV": str(venv.target),
-        "PATH": os.pathsep.join(part for part in path if part),
-        "PYTHONPATH": os.pathsep.join(part for part in modules if part),
+        "PATH": os.pathsep.join(filter(None, program_folders)),
+        "PYTHONPATH": os.pathsep.join(filter(None, module_folders)),
     }

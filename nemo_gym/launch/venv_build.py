@@ -1,4 +1,4 @@
-"""Build virtual environments with uv. A lock per environment prevents concurrent builds by several processes."""
+"""Build virtual environments of servers with uv. During a venv build, a lock keeps other processes from the folder."""
 
 import asyncio
 import errno
@@ -23,7 +23,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.launch.supervisor import LineCallback, ServerDidNotStart
+from nemo_gym.launch.supervisor import TAIL_LINES, LineCallback, ServerDidNotStart
 from nemo_gym.launch.venv import STAMP, Venv, VenvSettings, merge_equal_venvs
 from nemo_gym.processes import signal_group
 
@@ -32,10 +32,9 @@ logger = logging.getLogger(__name__)
 CONCURRENT_BUILDS = 4
 BUILD_SECONDS = 3600.0
 LOCK_PAUSE = 0.1
-TAIL_LINES = 15
 
-# Runs uv with PR_SET_PDEATHSIG, so that it is killed with the command and does not continue to write files.
-GUARD = """
+# Runs uv with PR_SET_PDEATHSIG, so that uv is killed with the command and does not continue to write files.
+UV_LAUNCHER = """
 import os, sys
 if sys.platform == "linux":
     import ctypes
@@ -71,6 +70,7 @@ CAUSES: tuple[tuple[str, str, str], ...] = (
     (r"Couldn't parse|Failed to parse|Expected one of|Invalid", "its requirements cannot be read",
      "correct its requirements.txt or pyproject.toml"),
 )  # fmt: skip
+"""Pattern of a line of uv, the cause that the line shows, and the fix."""
 
 
 def likely_install_cause(output: str) -> tuple[str, str | None]:
@@ -99,23 +99,26 @@ def uv_executable() -> Path:
     return Path(path)
 
 
-def find_interpreter(python: str, siblings: Path | None = None) -> str:
-    """Return a Python installed next to ours that satisfies `python`, else `python` itself, which uv then searches.
+def find_interpreter(python: str, installations: Path | None = None) -> str:
+    """Return the newest Python installed next to ours that satisfies `python`: a version, a specifier or a path.
 
-    uv searches PATH, where the shims of version managers find one version only.
+    Without one, or for a path, return `python` itself. uv then searches PATH, where the shims of version managers find
+    one version only.
     """
     if Path(python).is_absolute():
         return python
+    specifier = python
+    if python[:1].isdigit():
+        specifier = f"=={python}" if python.count(".") > 1 else f"=={python}.*"
     try:
-        form = python if not python[:1].isdigit() else f"=={python}" if python.count(".") > 1 else f"=={python}.*"
-        allowed = SpecifierSet(form)
+        allowed = SpecifierSet(specifier)
     except InvalidSpecifier:
         return python
     candidates = []
-    for folder in (siblings or Path(sys.base_prefix).parent).iterdir():
-        number = re.fullmatch(r"(?:cpython-)?(\d+\.\d+\.\d+)(?:-.*)?", folder.name)
-        if number and allowed.contains(number[1]) and (folder / "bin" / "python3").exists():
-            candidates.append((Version(number[1]), str(folder / "bin" / "python3")))
+    for folder in (installations or Path(sys.base_prefix).parent).iterdir():
+        version = re.fullmatch(r"(?:cpython-)?(\d+\.\d+\.\d+)(?:-.*)?", folder.name)
+        if version and allowed.contains(version[1]) and (folder / "bin" / "python3").exists():
+            candidates.append((Version(version[1]), str(folder / "bin" / "python3")))
     return max(candidates)[1] if candidates else python
 
 
@@ -123,7 +126,7 @@ async def build_venvs(venvs: Iterable[Venv], settings: VenvSettings, on_line: Li
     """Build every missing virtual environment, CONCURRENT_BUILDS at a time; the first failure cancels the others.
 
     Raises:
-        InstallFailed: a build failed, with its servers, the cause and the installer's last lines.
+        InstallFailed: a build failed; the error has its servers, the cause and the last lines of uv.
     """
     slots = asyncio.Semaphore(CONCURRENT_BUILDS)
     try:
@@ -137,7 +140,7 @@ async def build_venvs(venvs: Iterable[Venv], settings: VenvSettings, on_line: Li
 async def try_build_venvs(
     venvs: Iterable[Venv], settings: VenvSettings, on_line: LineCallback | None = None
 ) -> dict[Path, InstallFailed | None]:
-    """Build every missing virtual environment; return the failure of each, or None, by its folder."""
+    """Build every missing virtual environment; return by folder the failure of its build, or None."""
     slots = asyncio.Semaphore(CONCURRENT_BUILDS)
     failures: dict[Path, InstallFailed | None] = {}
 
@@ -167,7 +170,7 @@ def is_usable(venv: Venv, settings: VenvSettings) -> bool:
 
 
 async def build_venv(venv: Venv, settings: VenvSettings, uv: Path, on_line: LineCallback | None = None) -> bool:
-    """Build one virtual environment from the start; return False if another process built it meanwhile.
+    """Build one virtual environment from scratch; return False if another process built it meanwhile.
 
     Raises:
         InstallFailed: the virtual environment could not be built.
@@ -212,7 +215,7 @@ class _Installer:
             InstallFailed: the command failed, with the likely cause and its last lines.
         """
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-ISc", GUARD, str(os.getpid()), str(self.uv), *arguments,
+            sys.executable, "-ISc", UV_LAUNCHER, str(os.getpid()), str(self.uv), *arguments,
             cwd=self.venv.folder,
             env=installer_process_env(self.settings, os.environ),
             stdin=asyncio.subprocess.PIPE,
@@ -242,8 +245,8 @@ class _Installer:
         process.stdin.write(content.encode())
         process.stdin.close()
         tail: deque[str] = deque(maxlen=TAIL_LINES)
-        async for raw in process.stdout:
-            line = without_credentials(raw.decode("utf-8", "replace").rstrip())
+        async for raw_line in process.stdout:
+            line = without_credentials(raw_line.decode("utf-8", "replace").rstrip())
             tail.append(line)
             if self.on_line:
                 self.on_line(self.venv.servers[0], line)

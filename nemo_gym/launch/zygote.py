@@ -79,7 +79,7 @@ class Zygote:
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
         os.set_blocking(wake_read, False)
-        signal.set_wakeup_fd(wake_write)
+        signal.set_wakeup_fd(wake_write)  # SIGCHLD and SIGHUP wake the selector
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -88,9 +88,8 @@ class Zygote:
             selector.register(self._control, selectors.EVENT_READ, self._handle_request)
             selector.register(wake_read, selectors.EVENT_READ, lambda: self._reap(wake_read))
             self._report({"event": "up"})
-            is_open = True
-            while is_open:
-                is_open = all(key.data() for key, _ in selector.select())
+            while all(key.data() for key, _ in selector.select()):  # a callback returns False at the end of the run
+                pass
         for pid in self._children:
             signal_group(pid, signal.SIGKILL)
         end_descendants()
@@ -159,8 +158,8 @@ class Zygote:
     def _reap(self, wake_read: int) -> bool:
         """Report the exit of every child that has ended, and kill its process group; return False without a guard.
 
-        The processes that a child started in other groups are adopted. They end with the run, because a server may rely
-        on a daemon that it started.
+        Processes that the child started in other groups run until the run ends: the restarted server may rely on a
+        daemon among them.
         """
         try:
             while os.read(wake_read, 4096):
@@ -178,14 +177,14 @@ class Zygote:
 
 
 def preload() -> None:
-    """Import PRELOADED_MODULES without garbage collection, which would take 8 % of the time and find no garbage."""
+    """Import PRELOADED_MODULES and leave the garbage collector off: it would take 8 % of the time and find nothing."""
     gc.disable()
     for module in PRELOADED_MODULES:
         importlib.import_module(module)
 
 
 def receive_boot(control: socket.socket) -> tuple[dict[str, Any], dict[int, int]] | None:
-    """Return the boot message and a map from the command's descriptors to ours; None if the command ended without it.
+    """Return the boot message and a map from the command's descriptors to ours; None if the command ended before.
 
     The environment in the message replaces that of this process.
     """
@@ -198,7 +197,7 @@ def receive_boot(control: socket.socket) -> tuple[dict[str, Any], dict[int, int]
         batch = json.loads(message)
         numbers |= zip(batch["numbers"], descriptors, strict=True)
         is_last = batch["last"]
-    with os.fdopen(next(iter(numbers.values())), "rb") as file:
+    with os.fdopen(next(iter(numbers.values())), "rb") as file:  # `ZygoteHandle.boot` sends the boot message first
         content = json.load(file)
     os.environ.clear()
     os.environ.update(content["env"])

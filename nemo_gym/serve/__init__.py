@@ -6,10 +6,10 @@ on. Such endpoints are called directly; all others through FastAPI.
 - `call_handler`: `handle(call) -> Reply` for every carrier, and the ASGI adapter for uvicorn
 - `app`: the FastAPI app of our servers; `endpoints`: plain JSON endpoints and their requests
 - `validation_problems`: bounded problems of invalid requests and answers
-- `session`: session cookies and values per session; `correlation`: rollout ids in paths
+- `session`: session cookies and values per session; `correlation`: rollout ids in paths and which calls have them
 - `failures`: error answers and deadlines (middleware)
 - `mcp`, `mcp_tools`: tools over the Model Context Protocol; `profiling`: CPU profiles of a server
-- `head`: routes of the head server; `addresses`: addresses of the instances of a configuration
+- `head`: routes of the head server; `addresses`: addresses and blocks of the instances of a configuration
 - `webserver`, `uvicorn_server`: serve an app in this process; `http_protocol`: limits on HTTP connections
 - `access`: which HTTP requests are answered; `peer_user`: the user at the other end of a connection
 - `blocked_loop`: detection of blocked event loops; `gc_tuning`: garbage collection thresholds

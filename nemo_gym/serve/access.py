@@ -20,15 +20,13 @@ from ipaddress import ip_address
 from typing import Any, Self
 from weakref import WeakKeyDictionary
 
-import orjson
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+from starlette.responses import JSONResponse
 
 from nemo_gym.config.keys import value_of
 from nemo_gym.global_config import maybe_get_global_config_dict
 from nemo_gym.serve.addresses import run_addresses
-from nemo_gym.serve.http_protocol import GuardedHttpProtocol
+from nemo_gym.serve.http_protocol import GuardedHttpProtocol, closing_answer
 from nemo_gym.serve.peer_user import is_same_user
 from nemo_gym.transport.run_token import RUN_TOKEN_ENV_VAR, RUN_TOKEN_HEADER
 
@@ -56,6 +54,7 @@ class AccessPolicy:
     hosts: frozenset[str] = frozenset()
     """Lower-case host names and addresses of the run, in addition to loopback and the address of the connection."""
     is_loopback_only: bool = True
+    """True if all servers of the run have loopback addresses."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], token: str | None) -> Self:
@@ -80,12 +79,12 @@ class AccessPolicy:
         return has_token
 
     def address_refusal(self, headers: Headers, http_version: str, local_address: str) -> Refusal | None:
-        """Refuse a request for another host name, or from a web page of another origin."""
-        if self.mode == "open" and not self.is_loopback_only:
+        """Return the refusal of a request for another host name or from a web page of another origin, else None."""
+        if self.mode == "open" and not self.is_loopback_only:  # the user trusts this network, with names unknown here
             return None
         values = {name: value for name, value in headers if name in (b"host", b"origin", b"sec-fetch-site")}
         host = values.get(b"host")
-        if host is None and http_version == "1.0":
+        if host is None and http_version == "1.0":  # that version has no Host header, and browsers do not use it
             return None
         if host is None or sum(name == b"host" for name, _ in headers) > 1:
             return NO_HOST
@@ -134,18 +133,18 @@ class CheckedProtocol(GuardedHttpProtocol):
 
     def on_headers_complete(self) -> None:
         self._refusal = self._check_request()
-        self.app = self.config.loaded_app if self._refusal is None else _refusing_app(*self._refusal)
+        self.app = self.config.loaded_app
+        if self._refusal is not None:
+            status, message = self._refusal
+            self.app = JSONResponse({"detail": message}, status, {"connection": "close"})  # does not read the body
         super().on_headers_complete()
 
     def handle_websocket_upgrade(self) -> None:
-        """Pass the connection to the WebSocket protocol, which has the app itself, or refuse it."""
-        refusal = self._refusal
-        if refusal is None:
+        """Pass the connection to the WebSocket protocol, or refuse it here: that protocol does not use `self.app`."""
+        if self._refusal is None:
             super().handle_websocket_upgrade()
             return
-        body = _refusal_body(refusal[1])
-        head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
-        self.transport.write(STATUS_LINE[refusal[0]] + head + body)
+        self.transport.write(closing_answer(*self._refusal))
         self.transport.close()
 
     def _check_request(self) -> Refusal | None:
@@ -167,23 +166,3 @@ class CheckedProtocol(GuardedHttpProtocol):
             is_unix_socket = self.client is None or local is None or local[1] is None
             self._is_same_user = is_unix_socket or is_same_user(self.client, (local[0], local[1]))  # type: ignore[index,arg-type]
         return self._is_same_user
-
-
-def _refusal_body(message: str) -> bytes:
-    return orjson.dumps({"detail": message})
-
-
-def _refusing_app(status: int, message: str) -> ASGIApp:
-    """Return an app that refuses a request without reading its body."""
-
-    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - signature of an ASGI app
-        body = _refusal_body(message)
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(body)),
-            (b"connection", b"close"),
-        ]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
-    return refuse

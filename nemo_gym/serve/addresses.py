@@ -1,4 +1,4 @@
-"""Address (host and port) of each server instance of a configuration, resolved once and cached."""
+"""Read server instances from a configuration: their addresses (cached), run token, entrypoints and validated blocks."""
 
 import logging
 from collections.abc import Mapping
@@ -11,21 +11,13 @@ from pydantic import BaseModel, ValidationError
 from nemo_gym.config.checks import check_server_block
 from nemo_gym.config.instances import is_server_block, server_instances
 from nemo_gym.errors import ConfigError, ServerRefNotFoundError
-from nemo_gym.keys import ROLLOUT_PATH_PREFIX
-from nemo_gym.serve.correlation import (
-    current_rollout_id,
-    current_token_capture,
-    maybe_rollout_id_from_run_body,
-    rollout_path_prefix,
-)
+from nemo_gym.serve.correlation import needs_rollout_ids
 from nemo_gym.transport import run_token
 from nemo_gym.transport.run_token import address_key
 
 logger = logging.getLogger("nemo_gym.serve")
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
-
-MODEL_ENDPOINTS = frozenset({"/v1/responses", "/v1/chat/completions", "/v1/messages"})
 
 
 @dataclass(frozen=True)
@@ -39,7 +31,7 @@ class Address:
 
     @property
     def is_stateless(self) -> bool:
-        """True for model servers, which keep nothing between calls, so that a call may be repeated."""
+        """True for model servers, which keep nothing between calls, so that a call may be sent again."""
         return self.server_type == "responses_api_models"
 
     @cached_property
@@ -53,7 +45,7 @@ class Address:
 
 
 class AddressBook(dict[str, Address]):
-    """Maps instance names of one configuration to addresses, resolved on first use."""
+    """Maps instance names of one configuration to addresses, which are read on first use."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -71,7 +63,7 @@ def base_url(host: str, port: int) -> str:
 
 
 def server_type_and_block(config: Mapping[str, Any], name: str) -> tuple[str, Any]:
-    """Return the server type and the implementation block of an instance: the first key at each level.
+    """Return the server type and the implementation block of an instance; only the first key at each level counts.
 
     Raises:
         ServerRefNotFoundError: the configuration does not define the instance.
@@ -113,34 +105,14 @@ def adopt_run_token(config: Mapping[str, Any], token: str | None) -> None:
         run_token.adopt(run_addresses(config), token)
 
 
-def needs_rollout_ids(config: Mapping[str, Any]) -> bool:
-    """Return True if calls must carry a rollout id, because model calls or token ids are captured."""
-    tokens = config.get("token_id_capture")
-    return bool(config.get("observability_enabled")) or bool(isinstance(tokens, Mapping) and tokens.get("enabled"))
-
-
 def entrypoint_of(config: Mapping[str, Any], name: str) -> str:
     """Return `<type>/<implementation>/<entrypoint>` of an instance."""
     server_type, block = server_type_and_block(config, name)
     return f"{server_type}/{next(iter(config[name][server_type]))}/{block['entrypoint']}"
 
 
-def rollout_prefix(address: Address, url_path: str, body: Any) -> str:
-    """Return the path prefix with the rollout id for a call; empty if the path already has a prefix or needs none."""
-    if url_path.startswith(f"/{ROLLOUT_PATH_PREFIX}/"):
-        return ""
-    rollout_id = current_rollout_id()
-    if address.server_type == "resources_servers":
-        if rollout_id is None and url_path == "/verify" and body is not None:
-            rollout_id = maybe_rollout_id_from_run_body(body)
-        return rollout_path_prefix(rollout_id)
-    if address.server_type == "responses_api_models" and url_path in MODEL_ENDPOINTS:
-        return rollout_path_prefix(rollout_id, token_capture=current_token_capture())
-    return ""
-
-
 def validate_config(config_class: type[ModelT], values: Mapping[str, Any], instance: str) -> ModelT:
-    """Validate the block of `instance` with its config class; log warnings.
+    """Return `values`, the block of `instance`, as an object of its config class; log warnings.
 
     Raises:
         ConfigError: a value is invalid. The message has the field names but not the values, which may be secret.

@@ -33,6 +33,7 @@ class GymRoute(APIRoute):
     """A FastAPI route whose handler receives a `GymRequest`."""
 
     IS_PLAIN = True
+    """Read by `endpoints.plan_for`: this class processes requests as `APIRoute` does."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
@@ -75,20 +76,20 @@ class GymApp(FastAPI):
         return self._handler
 
     def build_middleware_stack(self) -> ASGIApp:
-        """Build the middleware stack; omit FastAPI's outer error middleware if `FailureMiddleware` is installed."""
-        layers: list[object] = [middleware.cls for middleware in self.user_middleware]
-        if FailureMiddleware not in layers:
+        """Build the stack and the call handler; without `FailureMiddleware`, FastAPI's stack and no call handler."""
+        classes: list[object] = [middleware.cls for middleware in self.user_middleware]
+        if FailureMiddleware not in classes:
             return super().build_middleware_stack()
         handlers = {key: value for key, value in self.exception_handlers.items() if key not in (500, Exception)}
         stack: ASGIApp = ExceptionMiddleware(AsyncExitStackMiddleware(ExitGuard(self.router)), handlers=handlers)
-        instances: list[Any] = []
+        layers: list[Any] = []
         for cls, args, kwargs in reversed(self.user_middleware):
             stack = cls(stack, *args, **kwargs)
-            instances.append(stack)
-        self._handler = self._make_handler(instances)
+            layers.append(stack)
+        self._handler = self._make_handler(layers)
         return stack
 
-    def _make_handler(self, instances: list[Any]) -> CallHandler | None:
+    def _make_handler(self, layers: list[Any]) -> CallHandler | None:
         """Return the handler of plain JSON endpoints; None if the app has unknown middleware or features."""
         router = self.router.middleware_stack
         telemetry = getattr(self, "_native_telemetry", None)
@@ -97,14 +98,9 @@ class GymApp(FastAPI):
             return None
         if not has_only_known_layers(self.user_middleware):
             return None
-        layers = {vars(type(layer))["LAYER"]: layer for layer in instances}
-        return CallHandler(
-            self,
-            router,
-            layers.get("session"),
-            layers["failures"].server_name,
-            has_rollout_prefixes="rollout" in layers,
-        )
+        by_name = {vars(type(layer))["LAYER"]: layer for layer in layers}
+        server_name = by_name["failures"].server_name
+        return CallHandler(self, router, by_name.get("session"), server_name, has_rollout_prefixes="rollout" in by_name)
 
     def openapi(self) -> dict[str, Any]:
         # FastAPI suppresses this warning when it creates a route, but some types are built later, on first use.

@@ -78,7 +78,7 @@ class LoopWatch:
                 reported_beat = beat
 
     def _report(self, delay: float) -> bool:
-        """Log the handler that blocks the loop; skip a short block outside any request and return False."""
+        """Log the handler that blocks the loop; return False without logging for a short block outside any request."""
         handler = own_status.running_handler()
         if handler is None and delay < self._blocked_seconds * NO_HANDLER_FACTOR:
             return False

@@ -62,7 +62,10 @@ class Layer(Protocol):
 
 
 def has_only_known_layers(layers: Sequence[Layer]) -> bool:
-    """Return True if all layers (outermost first) are ours, in the expected order and without a capture store."""
+    """Return True if all layers are ours, in the expected order and without a capture store.
+
+    `layers` start with the outermost. `session` and `rollout` are optional and may have any order.
+    """
     names = [vars(layer.cls).get("LAYER") for layer in layers]
     inner_names = names[2:]
     return (
@@ -143,7 +146,7 @@ class CallHandler:
         self.server_name = server_name
         self.sessions = sessions
         self._has_rollout_prefixes = has_rollout_prefixes
-        self._names: dict[str, bytes] = {}
+        self._handler_names: dict[str, bytes] = {}  # by path
         self._reads_cookies = sessions is not None and sessions.policy != "stateless"
         self._sets_cookies = sessions is not None and sessions.has_cookie
 
@@ -154,13 +157,14 @@ class CallHandler:
             return run_app(self.app, call, caller_enforces_deadline=alarm is not None)
         body: Any = call.body
         if type(body) is not bytes and not plan.takes_models and plan.body_name is not None:
+            # A model of the sender: its fields, or the model as JSON, become the input of the receiver.
             fields = plan.body_fields.extract(body) if plan.body_fields is not None else None
             body = call.body_bytes() if fields is None else fields
         if alarm is None:
             outcome = self._run_within_deadline(call, plan, body, prefix)
         else:
             outcome = self._run(call, plan, body, alarm, prefix)
-        return run_handler(outcome, self._label(plan, call.rollout), Context())  # type: ignore[arg-type]  # a Reply without `request`
+        return run_handler(outcome, self._label(plan, call.rollout), Context())  # type: ignore[arg-type]  # always a Reply, because no `request` is passed
 
     async def serve_http(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Answer an HTTP request to a plain JSON endpoint; False if the app's ASGI stack must answer it."""
@@ -176,7 +180,7 @@ class CallHandler:
             try:
                 request.scope["session"] = self.sessions.open_session(cookies, plan.route.path)
             except SessionLost:
-                return False  # raised again, and answered, in the stack
+                return False  # the stack raises it again and answers it
         seconds = deadlines.parse_seconds(headers.get(DEADLINE_HEADER))
         call = Call(scope["method"], "", scope["path"], headers=headers, server=self.server_name, seconds=seconds)
         outcome = await run_handler(self._run_within_deadline(call, plan, None, prefix, request), self._label(plan))
@@ -193,10 +197,10 @@ class CallHandler:
 
     def _label(self, plan: EndpointPlan, rollout: RolloutId | None = None) -> bytes:
         """Return the label of a request in `process_status`."""
-        name = self._names.get(plan.route.path)
+        name = self._handler_names.get(plan.route.path)
         if name is None:
             name = handler_name(self.server_name, " ".join(plan.route.methods or ()), plan.route.path)
-            self._names[plan.route.path] = name
+            self._handler_names[plan.route.path] = name
         return handler_label(name, rollout)
 
     def _find_plan(self, method: str, path: str) -> tuple[EndpointPlan | None, re.Match[str] | None]:
@@ -208,12 +212,7 @@ class CallHandler:
         return (plan if plan is not None and plan.has_plain_path else None), prefix
 
     async def _run_within_deadline(
-        self,
-        call: Call,
-        plan: EndpointPlan,
-        body: Any,
-        prefix: re.Match[str] | None,
-        request: GymRequest | None = None,
+        self, call: Call, plan: EndpointPlan, body: Any, prefix: re.Match[str] | None, request: GymRequest | None = None
     ) -> Reply | EndpointOutcome:
         """Run the endpoint; if the deadline of the call passes, cancel it and answer with `DeadlineExceeded`."""
         if call.seconds is None:
@@ -263,7 +262,7 @@ class CallHandler:
                 session = self.sessions.open_session(() if cookie is None else (cookie,), plan.route.path)
             if request is None and plan.request_name is not None:
                 request = CallRequest(self, call, plan, session)
-            result: Any = await result_or_error(_run_handler(plan, body, request))
+            result: Any = await result_or_error(_call_endpoint(plan, body, request))
         except SessionLost as error:
             result = error
         if request is not None:
@@ -277,9 +276,9 @@ class CallHandler:
             return None
         cookie = None
         if self._sets_cookies and self.sessions is not None:
+            if not session:  # the middleware deletes the cookie of an emptied session
+                return None
             try:
-                if not session:
-                    return None
                 cookie = (self.sessions.cookie_name, self.sessions.codec.encode(session), COOKIE_ATTRIBUTES)
             except TypeError:  # the session contains a value that is not JSON
                 return None
@@ -287,7 +286,7 @@ class CallHandler:
 
     def scope_for(self, call: Call, plan: EndpointPlan) -> Scope:
         """Return the ASGI scope that the handler of a call would receive over HTTP."""
-        prefix = split_path(call.path)[1] if len(call.path) > len(plan.route.path) else None
+        prefix = split_path(call.path)[1] if call.path != plan.route.path else None
         return self._route_scope(scope_of(call, caller_enforces_deadline=True), plan, prefix)
 
     def _route_scope(self, scope: dict[str, Any], plan: EndpointPlan, prefix: re.Match[str] | None) -> dict[str, Any]:
@@ -298,8 +297,8 @@ class CallHandler:
         return scope | self.router.route_scope(plan) | {"app": self.app}
 
 
-async def _run_handler(plan: EndpointPlan, body: Any, request: GymRequest | None) -> Response | BaseModel | bytes:
-    """Read the body if it is None, validate it, run the handler and return the result."""
+async def _call_endpoint(plan: EndpointPlan, body: Any, request: GymRequest | None) -> Response | BaseModel | bytes:
+    """Validate the body, which is read from the request if it is None; call the handler and return the result."""
     if plan.body is not None:
         body = plan.validate_body(await request.body() if body is None and request is not None else body)
     injected = plan.new_response() if plan.response_name is not None else None

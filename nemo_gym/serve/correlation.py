@@ -32,6 +32,7 @@ _PREFIX = re.compile(
     rf"/{ROLLOUT_PATH_PREFIX}/(?P<id>{ROLLOUT_ID.pattern})(?P<tokens>/{TOKEN_CAPTURE_PATH_SEGMENT})?(?=/|$)"
 )
 ROLLOUT_PREFIX_START = f"/{ROLLOUT_PATH_PREFIX}/"
+MODEL_ENDPOINTS = frozenset({"/v1/responses", "/v1/chat/completions", "/v1/messages"})
 
 _rollout_id: ContextVar[str | None] = ContextVar("nemo_gym_rollout_id", default=None)
 _token_capture: ContextVar[bool] = ContextVar("nemo_gym_token_capture", default=False)
@@ -62,17 +63,17 @@ def adopt_rollout(prefix: re.Match[str]) -> None:
 class rollout_context:  # noqa: N801 - called like a function, once for every rollout
     """`with rollout_context(rollout_id)`: set the current rollout id inside the block."""
 
-    __slots__ = ("_tokens", "_values")
+    __slots__ = ("_reset_tokens", "_values")
 
     def __init__(self, rollout_id: str | None, *, token_capture: bool = False) -> None:
         self._values = (rollout_id, token_capture)
 
     def __enter__(self) -> None:
-        self._tokens = (_rollout_id.set(self._values[0]), _token_capture.set(self._values[1]))
+        self._reset_tokens = (_rollout_id.set(self._values[0]), _token_capture.set(self._values[1]))
 
     def __exit__(self, *_: object) -> None:
-        _token_capture.reset(self._tokens[1])
-        _rollout_id.reset(self._tokens[0])
+        _token_capture.reset(self._reset_tokens[1])
+        _rollout_id.reset(self._reset_tokens[0])
 
 
 def _field(body: Any, name: str) -> Any:
@@ -132,6 +133,26 @@ def rollout_path_prefix(rollout_id: str | None, *, token_capture: bool = False) 
         return ""
     tokens = f"/{TOKEN_CAPTURE_PATH_SEGMENT}" if token_capture else ""
     return f"/{ROLLOUT_PATH_PREFIX}/{rollout_id}{tokens}"
+
+
+def needs_rollout_ids(config: Mapping[str, Any]) -> bool:
+    """Return True if calls must carry a rollout id, because model calls or token ids are captured."""
+    tokens = config.get("token_id_capture")
+    return bool(config.get("observability_enabled")) or bool(isinstance(tokens, Mapping) and tokens.get("enabled"))
+
+
+def prefix_for_call(server_type: str, url_path: str, body: Any) -> str:
+    """Return the rollout prefix for a call to a server; empty if the path already has a prefix or needs none."""
+    if url_path.startswith(ROLLOUT_PREFIX_START):
+        return ""
+    rollout_id = current_rollout_id()
+    if server_type == "resources_servers":
+        if rollout_id is None and url_path == "/verify" and body is not None:
+            rollout_id = maybe_rollout_id_from_run_body(body)
+        return rollout_path_prefix(rollout_id)
+    if server_type == "responses_api_models" and url_path in MODEL_ENDPOINTS:
+        return rollout_path_prefix(rollout_id, token_capture=current_token_capture())
+    return ""
 
 
 def apply_rollout_prefix(base_url: str, rollout_id: str | None, *, token_capture: bool = False) -> str:

@@ -56,6 +56,7 @@ _UNSUPPORTED_PARTS = (
     "background_tasks_param_name",
     "security_scopes_param_name",
 )
+"""Parts of FastAPI's description of a route that a plain JSON endpoint does not have."""
 
 
 def json_bytes(value: Any) -> bytes:
@@ -190,14 +191,14 @@ class BodyFields:
     rollout's CPU.
     """
 
-    kinds: dict[str, type[BaseModel]]
+    model_classes: dict[str, type[BaseModel]]
     """Model class of each field whose annotation is a model class."""
     names: frozenset[str] | None
     """Fields that the receiver declares; None if it also accepts other fields."""
 
     @classmethod
     def of(cls, declared: FieldInfo) -> "BodyFields | None":
-        """Build the description; None unless the body is a model class without aliases and raw validators."""
+        """Return the fields of a declared body; None unless it is a model without aliases that reads no raw input."""
         model = declared.annotation
         if (
             not inspect.isclass(model)
@@ -209,9 +210,9 @@ class BodyFields:
         fields = model.model_fields
         if any(field.alias or field.validation_alias for field in fields.values()):
             return None
-        kinds = {name: field.annotation for name, field in fields.items() if _is_model_class(field)}
+        model_classes = {name: field.annotation for name, field in fields.items() if _is_model_class(field)}
         ignores_extra = model.model_config.get("extra", "ignore") == "ignore"
-        return cls(kinds, frozenset(fields) if ignores_extra else None)  # type: ignore[arg-type]
+        return cls(model_classes, frozenset(fields) if ignores_extra else None)  # type: ignore[arg-type]
 
     def extract(self, sender: BaseModel) -> dict[str, Any] | None:
         """Return the fields of `sender` as input for the receiver; None if the class of `sender` is not trusted."""
@@ -222,8 +223,8 @@ class BodyFields:
             names &= self.names
         fields = {
             name: value
-            for name in names & self.kinds.keys()
-            if type(value := getattr(sender, name, None)) is self.kinds[name]
+            for name in names & self.model_classes.keys()
+            if type(value := getattr(sender, name, None)) is self.model_classes[name]
         }
         other_names = names - fields.keys()
         if other_names:
@@ -280,9 +281,9 @@ class EndpointPlan:
             body = _parse_body(body)
         elif type(body) is not dict:
             return body
-        return self._validate(body)
+        return self._validate_parsed(body)
 
-    def _validate(self, body: Any) -> Any:
+    def _validate_parsed(self, body: Any) -> Any:
         assert self.body is not None
         try:
             return self.body.validator.validate_python(body, from_attributes=True)
@@ -301,13 +302,13 @@ class EndpointPlan:
         return values
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI app without FastAPI: read the body, call the endpoint and send its response."""
+        """Serve an HTTP request without FastAPI: read the body, call the endpoint and send its response."""
         request = GymRequest(scope, receive, send)
         body: Any = None
         if self.body is not None:
             body = await request.body()
             is_json = not body or is_json_type(request.headers.get("content-type", ""))
-            body = self._validate(_parse_body(body) if is_json else body)
+            body = self._validate_parsed(_parse_body(body) if is_json else body)
         injected = self.new_response()
         answer = await self.endpoint(**self.arguments(body, request, injected))
         if not isinstance(answer, Response):
@@ -348,9 +349,12 @@ class EndpointPlan:
         return response
 
     def result(self, answer: Any, injected: Response | None) -> Response | BaseModel | bytes:
-        """Return an ordinary answer as a model or JSON bytes, and any other answer as a response."""
+        """Return the answer of the handler as a model or JSON bytes.
+
+        Return a response if the answer is one, has another status than 200, or the handler set headers or cookies.
+        """
         has_extras = injected is not None and (injected.raw_headers or injected.status_code)
-        if self.handler is not self.endpoint and isinstance(answer, BaseModel):
+        if self.handler is not self.endpoint and isinstance(answer, BaseModel):  # wrapped by `json_endpoint`
             return json_response(answer, (injected,)) if has_extras else answer
         if isinstance(answer, Response):
             return answer
@@ -376,7 +380,7 @@ def plan_for(route: APIRoute) -> EndpointPlan | None:
     if dependant.body_params:
         field = dependant.body_params[0]
         if isinstance(field.field_info, Form) or not field.field_info.is_required() or route._embed_body_fields:
-            return None
+            return None  # form data, an optional body, or a body inside an object with the parameter's name
         declared: Any = Annotated[field.field_info.annotation, field.field_info]
         body, body_name, body_fields = TypeAdapter(declared), field.name, BodyFields.of(field.field_info)
     return EndpointPlan(
@@ -396,7 +400,10 @@ def plan_for(route: APIRoute) -> EndpointPlan | None:
 
 
 def _has_default_response(route: APIRoute) -> bool:
-    """Return True if the route has no response options other than a model and a status with a body."""
+    """Return True if the route sets no response option, except perhaps a response model and a status code.
+
+    The response of that status must have a body.
+    """
     return (
         isinstance(route.response_class, DefaultPlaceholder)
         and (route.status_code is None or 200 <= int(route.status_code) < 600)
@@ -411,7 +418,7 @@ def _has_default_response(route: APIRoute) -> bool:
 
 
 class EndpointOutcome:
-    """The exception or response of a handler that has already run, as an ASGI app behind the app's middleware."""
+    """The exception or response of a handler that has already run: an ASGI app that the router calls instead of it."""
 
     __slots__ = ("answer", "session")
 
@@ -429,7 +436,7 @@ class EndpointOutcome:
 
 
 class EndpointRouter:
-    """Routes requests: to plain JSON endpoints by method and path, all others through FastAPI's router."""
+    """Finds plain JSON endpoints by method and path; passes all other requests to FastAPI's router."""
 
     def __init__(self, router: APIRouter) -> None:
         self.router = router
@@ -486,11 +493,6 @@ def _parse_body(body: bytes) -> Any:
     try:
         return parse_json(body)
     except json.JSONDecodeError as error:
-        problem = {
-            "type": "json_invalid",
-            "loc": ("body", error.pos),
-            "msg": "JSON decode error",
-            "input": {},
-            "ctx": {"error": error.msg},
-        }
+        loc, ctx = ("body", error.pos), {"error": error.msg}
+        problem = {"type": "json_invalid", "loc": loc, "msg": "JSON decode error", "input": {}, "ctx": ctx}
         raise RequestValidationError([problem]) from error

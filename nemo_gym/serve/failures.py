@@ -71,10 +71,11 @@ def contain_stream(response: Response) -> Response:
 
 
 class FailureMiddleware:
-    """Turn exceptions into JSON answers: 504 for an exceeded deadline, 410 for a lost session, 500 for all others.
+    """Turn exceptions into JSON answers.
 
-    The answer to a failed nested call contains the body of the callee's error. The headers of every error answer name
-    the server that failed first. A cancellation of the task passes. `redact` removes secrets from the text.
+    The status is 504 for an exceeded deadline, 410 for a lost session, 400 for an incomplete request and 500 for all
+    other exceptions. The answer to a failed nested call contains the body of the callee's error. The headers of every
+    error answer name the server that failed first. Cancellation is not caught. `redact` removes secrets from the text.
     """
 
     LAYER = "failures"
@@ -108,24 +109,26 @@ class FailureMiddleware:
         work = result_or_error(self.app(scope, receive, attributing_send))
         error = await run_handler(work, handler_label(name, current_rollout()))
         if isinstance(error, BaseException):
-            error = error.__cause__ or error if isinstance(error, HandlerExit) else error
+            if isinstance(error, HandlerExit):
+                error = error.__cause__ or error
             status, text, headers = self._error_answer(scope, error)
             if has_started:  # the status is already sent: close the connection, so that the caller gets an error
+                # Not a `SystemExit`, which would end the event loop.
                 raise error if isinstance(error, Exception) else RuntimeError(text) from error
             await _send_json_text(send, status, text, headers)
 
     def _error_answer(self, scope: Scope, error: BaseException) -> tuple[int, str, dict[str, str]]:
-        """Log an exception; return the status, text and headers of the answer, also if the exception has no text."""
+        """Log an exception; return the status, text and headers of the answer, also if `str` of the exception fails."""
         try:
             headers = attribution_headers(error, self.server_name, scope["path"]) | phase_headers(error)
-            status, text = self._answer(scope, error)
+            status, text = self._status_and_text(scope, error)
             return status, self.redact(text[:MAX_INNER_CONTENT]), headers
         except BaseException:  # `str` and `repr` of an exception may raise anything, for example on a deep value
             name = type(error).__name__
             logger.error("%s: %s %s failed with %s", self.server_name, scope["method"], scope["path"], name)
             return 500, name, {FAILED_HEADER: self.server_name, FAILED_PATH_HEADER: scope["path"], ERROR_HEADER: name}
 
-    def _answer(self, scope: Scope, error: BaseException) -> tuple[int, str]:
+    def _status_and_text(self, scope: Scope, error: BaseException) -> tuple[int, str]:
         """Log an exception; return the status and text of the answer."""
         server = self.server_name or "this server"
         request = f"{scope['method']} {scope['path']}"
@@ -153,7 +156,7 @@ class FailureMiddleware:
 
 
 def attribution_headers(error: BaseException, server_name: str, path: str = "") -> dict[str, str]:
-    """Return the headers that attribute a failure: server, path, exception class, upstream status."""
+    """Return the headers that attribute a failure: server, path, and exception class or upstream status."""
     if isinstance(error, ClientResponseError):
         received: Mapping[str, str] = error.headers or {}
         if received.get(FAILED_HEADER):

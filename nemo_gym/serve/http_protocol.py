@@ -22,6 +22,13 @@ LINGER_SECONDS = 2.0
 """Time in which a refused client can read the answer while it is still sending."""
 
 
+def closing_answer(status: int, text: str) -> bytes:
+    """Return an error response as it is sent on a connection that is closed after it."""
+    body = orjson.dumps({"detail": text})
+    head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+    return bytes(STATUS_LINE[status]) + head + body
+
+
 class GuardedHttpProtocol(HttpToolsProtocol):
     """One connection. Time that an app takes to read or to answer does not count against the client."""
 
@@ -31,14 +38,14 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._is_refused = False
         self._timer: asyncio.TimerHandle | None = None
-        self._received = self._checked = 0
+        self._received_bytes = self._bytes_at_check = 0
         self._begin_request()
 
     def _begin_request(self) -> None:
-        """Expect a request from now on."""
+        """Begin to receive a request, and start the timer that checks its progress."""
         self._is_receiving, self._has_head = True, False
         self._head_bytes = self._body_bytes = 0
-        self._since = self.loop.time()
+        self._start_time = self.loop.time()
         if self._timer is None:
             self._timer = self.loop.call_later(self.head_seconds, self._check_progress)
 
@@ -47,7 +54,7 @@ class GuardedHttpProtocol(HttpToolsProtocol):
             return
         if not self._is_receiving:
             self._begin_request()
-        self._received += len(data)
+        self._received_bytes += len(data)
         super().data_received(data)
         if not self._has_head:
             self._head_bytes += len(data)
@@ -93,11 +100,11 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         self._timer = None
         if not self._is_receiving or self._is_refused or self not in self.connections:
             return  # between requests uvicorn closes idle connections; a web socket has another protocol
-        received, self._checked = self._received - self._checked, self._received
+        new_bytes, self._bytes_at_check = self._received_bytes - self._bytes_at_check, self._received_bytes
         seconds = self.body_seconds if self._has_head else self.head_seconds
-        left = self._since + seconds - self.loop.time()
-        if left <= 0 and not self.flow.read_paused and (not self._has_head or received < MIN_BODY_BYTES):
-            if self._received:
+        left = self._start_time + seconds - self.loop.time()
+        if left <= 0 and not self.flow.read_paused and (not self._has_head or new_bytes < MIN_BODY_BYTES):
+            if self._received_bytes:
                 self._refuse(408, "the request did not arrive in time")
             else:
                 self.transport.close()
@@ -113,9 +120,7 @@ class GuardedHttpProtocol(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
         if is_answering and (cycle.response_started or cycle.scope is not self.scope):
-            self.transport.close()  # part of another answer may be sent already
+            self.transport.close()  # part of this or of an earlier answer may be sent already
             return
-        body = orjson.dumps({"detail": text})
-        head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
-        self.transport.write(STATUS_LINE[status] + head + body)
+        self.transport.write(closing_answer(status, text))
         self.loop.call_later(LINGER_SECONDS, self.transport.close)

@@ -23,13 +23,7 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.keys import MCP_METADATA_KEY, MCP_SESSION_TOKEN_HEADER, SESSION_ID_KEY
 from nemo_gym.serve.correlation import ROLLOUT_PREFIX_SCOPE_KEY
 from nemo_gym.serve.endpoints import json_bytes
-from nemo_gym.serve.mcp_tools import (
-    MCPExposureError,
-    MCPTool,
-    bind_route,
-    harvest_tools,
-    index_tools,
-)
+from nemo_gym.serve.mcp_tools import MCPExposureError, MCPTool, bind_route, harvest_tools, index_tools
 from nemo_gym.serve.session import MAX_AGE_SECONDS, SessionMiddleware, session_secret
 from nemo_gym.transport.asgi import read_body
 from nemo_gym.transport.client_response import LocalResponse

@@ -47,8 +47,8 @@ class MCPTool:
 def harvest_tools(app: FastAPI) -> tuple[list[MCPTool], MCPTool | None]:
     """Return the tools of the POST routes of `app`, and its catch-all route `POST /{name}` (None without one).
 
-    Routes of every resources server and routes outside the API schema are not tools. The tool names of a catch-all
-    route are unknown here; the server lists them in `mcp_tools`.
+    The routes that all resources servers have in common (RESERVED_MCP_TOOL_NAMES) and routes outside the API schema
+    are not tools. The tool names of a catch-all route are unknown here; the server lists them in `mcp_tools`.
 
     Raises:
         MCPExposureError: (a ValueError) a route cannot be a tool, or there are several catch-all routes.
@@ -56,7 +56,7 @@ def harvest_tools(app: FastAPI) -> tuple[list[MCPTool], MCPTool | None]:
     tools: list[MCPTool] = []
     catch_alls: list[MCPTool] = []
     for path, operation, schemas in _post_operations(app):
-        if path.removeprefix("/") in RESERVED_MCP_TOOL_NAMES:
+        if path.removeprefix("/") in RESERVED_MCP_TOOL_NAMES:  # a route of an included router
             continue
         tool = bind_route(path, operation, schemas)
         (catch_alls if _CATCH_ALL.fullmatch(path) else tools).append(tool)
@@ -126,7 +126,7 @@ def _name_problem(name: str, others: Mapping[str, MCPTool]) -> str | None:
 
 
 def _post_operations(app: FastAPI) -> Iterable[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
-    """Yield path, OpenAPI operation and component schemas of every POST route, including duplicate paths."""
+    """Yield path, OpenAPI operation and component schemas of POST routes that may be tools, including duplicates."""
     for route in app.routes:
         if isinstance(route, APIRoute) and not _may_be_a_tool(route):
             continue

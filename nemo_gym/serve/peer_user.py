@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
-Endpoint = tuple[str, int]
+IPAddress = IPv4Address | IPv6Address
+SocketAddress = tuple[IPAddress, int]
 """IP address and port."""
-Address = IPv4Address | IPv6Address
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
@@ -27,21 +27,21 @@ _OWNER_OFFSET = _HEADER.size + 4 + _SOCKET_ID.size + 12
 """Position of user and inode in an answer: after the state, the socket id and three counters."""
 
 
-def is_same_user(peer: Endpoint, local: Endpoint) -> bool:
+def is_same_user(peer: tuple[str, int], local: tuple[str, int]) -> bool:
     """Return True if a process of this user on this machine holds the socket at `peer`; False if that is unknown."""
     peer_address, local_address = _parse_address(peer[0]), _parse_address(local[0])
     if not peer_address.is_loopback and peer_address != local_address:
-        return False  # another machine: a local client of a local address has the same address
+        return False  # another machine: a local client connects from loopback or from the address it calls
     return _socket_owner((peer_address, peer[1]), (local_address, local[1])) == (os.geteuid(), True)
 
 
-def _parse_address(text: str) -> Address:
+def _parse_address(text: str) -> IPAddress:
     """Return an IP address; an IPv4 address that is mapped into IPv6 as IPv4."""
     address = ip_address(text.partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address
 
 
-def _socket_owner(peer: tuple[Address, int], local: tuple[Address, int]) -> tuple[int, bool] | None:
+def _socket_owner(peer: SocketAddress, local: SocketAddress) -> tuple[int, bool] | None:
     """Return the user of the peer's socket, and whether a process holds it; None if the socket is not found.
 
     A socket that was closed with unsent data belongs to no process; Linux reports it as a socket of root.
@@ -52,7 +52,7 @@ def _socket_owner(peer: tuple[Address, int], local: tuple[Address, int]) -> tupl
         return next(_search_tables(peer, local), None)
 
 
-def _query_kernel(peer: tuple[Address, int], local: tuple[Address, int]) -> tuple[int, bool] | None:
+def _query_kernel(peer: SocketAddress, local: SocketAddress) -> tuple[int, bool] | None:
     """Query one socket of the kernel.
 
     Raises:
@@ -75,21 +75,21 @@ def _query_kernel(peer: tuple[Address, int], local: tuple[Address, int]) -> tupl
     return user, inode != 0
 
 
-def _search_tables(peer: tuple[Address, int], local: tuple[Address, int]) -> Iterator[tuple[int, bool]]:
+def _search_tables(peer: SocketAddress, local: SocketAddress) -> Iterator[tuple[int, bool]]:
     """Yield the owner of the peer's socket from the tables of all TCP sockets."""
-    for path, mapped in (("/proc/net/tcp", False), ("/proc/net/tcp6", True)):
-        ends = [f"{_table_address(address, mapped)}:{port:04X}" for address, port in (peer, local)]
+    for path, is_ipv6_table in (("/proc/net/tcp", False), ("/proc/net/tcp6", True)):
+        ends = [f"{_table_address(address, is_ipv6_table)}:{port:04X}" for address, port in (peer, local)]
         try:
             text = Path(path).read_text()
         except OSError:
             continue
         for line in text.splitlines():
-            words = line.split(maxsplit=10)
-            if words[1:3] == ends:
-                yield int(words[7]), words[9] != "0"
+            columns = line.split(maxsplit=10)
+            if columns[1:3] == ends:
+                yield int(columns[7]), columns[9] != "0"  # user and inode
 
 
-def _table_address(address: Address, mapped: bool) -> str:
+def _table_address(address: IPAddress, is_ipv6_table: bool) -> str:
     """Return an address as the tables show it: hexadecimal, in words of the machine's byte order."""
-    packed = address.packed if not mapped or address.version == 6 else b"\0" * 10 + b"\xff\xff" + address.packed
+    packed = address.packed if not is_ipv6_table or address.version == 6 else b"\0" * 10 + b"\xff\xff" + address.packed
     return "".join(f"{word:08X}" for word in struct.unpack(f"={len(packed) // 4}I", packed))

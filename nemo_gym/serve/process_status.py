@@ -121,9 +121,9 @@ class StatusReader:
         """The result of the last `check`."""
 
     def check(self) -> float:
-        """Return how long the event loop has not run, as seen by calls of this method; 0 before its first heartbeat.
+        """Return for how many seconds the event loop has not run; 0 before its first heartbeat.
 
-        A call adds at most one second, so that a launcher that was itself suspended does not find a hang.
+        A call adds at most one second: otherwise a process would seem blocked after the launcher was suspended.
         """
         now = time.monotonic()
         elapsed, self._last_check = now - self._last_check, now
@@ -138,7 +138,7 @@ class StatusReader:
         return float(memoryview(os.pread(self.fd, _WORD, 0)).cast("d")[0])
 
     def handler(self) -> RunningHandler | None:
-        """Return the handler that was running when the process stopped; None outside any request."""
+        """Return the handler that is running, or was when the process ended; None outside any request."""
         return _read_label(os.pread(self.fd, LABEL_BYTES, _WORD))
 
     def frames(self) -> list[Frame]:
@@ -171,7 +171,7 @@ class run_handler(Generic[Result]):  # noqa: N801 - awaited like a function, onc
         self._context = context
 
     def __await__(self) -> Generator[Any, Any, Result]:
-        """Step the coroutine; pass its futures to the event loop and errors back to it."""
+        """Step the coroutine; yield its futures to the event loop, and send results and errors back to it."""
         step = _call if self._context is None else self._context.run
         coroutine, label, status = self._coroutine, self._label, own_status
         caller = status.label

@@ -63,23 +63,23 @@ def session_secret() -> str:
 def session_id_prefix() -> str:
     """Return the prefix of session ids: the cell number, for routing between cells, and the life of this process."""
     cell, pid = os.environ.get(CELL_ENV_VAR), os.getpid()
-    return f"{cell}." * bool(cell) + f"{pid:x}-{start_ticks(pid):x}."
+    return (f"{cell}." if cell else "") + f"{pid:x}-{start_ticks(pid):x}."
 
 
 def is_current(session_id: str, prefix: str) -> bool:
     """Return True if the process that created a session lives: this process, or another worker of the same server.
 
-    `prefix` is that of this process. A cell does not have the state of other cells.
+    `prefix` is that of this process. Sessions of other cells are not current: a cell does not have their state.
     """
     if session_id.startswith(prefix):
         return True
     life = _LIFE.match(session_id)
-    if life is None:  # the id was chosen by a handler, in this process: other processes sign it with their life
+    if life is None:  # an id that a handler of this process chose; another process would have signed its life with it
         return True
     if life["cell"] or cell_of(prefix) is not None:
         return False
     ticks = int(life["ticks"], 16)
-    return not ticks or start_ticks(int(life["pid"], 16)) == ticks  # without ticks (not Linux) it is unknown
+    return not ticks or start_ticks(int(life["pid"], 16)) == ticks  # systems without start ticks: assume it lives
 
 
 def cell_of(session_id: str) -> int | None:
@@ -116,13 +116,12 @@ class SessionCodec:
         self._signer = TimestampSigner(key, key_derivation="none", algorithm=OneShotHMAC())
         self._clock = clock
         self._life = life
-        self._cookie_by_id: OrderedDict[str, tuple[str, float]] = (
-            OrderedDict()
-        )  # session id -> cookie and time of signing
-        self._id_by_cookie: dict[str, str] = {}  # cookie -> session id
+        # Cookie and time of signing, by session id; least recently used first.
+        self._cookie_by_id: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        self._id_by_cookie: dict[str, str] = {}
 
     def decode(self, cookie: str) -> dict[str, Any] | None:
-        """Return the session in a cookie; None if the signature is wrong, expired, or the content is not a session."""
+        """Return the session in a cookie; None if the signature is wrong or expired, or the content is no session."""
         cached_id = self._id_by_cookie.get(cookie)
         if cached_id is not None and self._clock() - self._cookie_by_id[cached_id][1] < MAX_AGE_SECONDS:
             return {SESSION_ID_KEY: cached_id}

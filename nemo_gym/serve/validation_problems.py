@@ -24,12 +24,13 @@ VALUE_CHARACTERS = 8
 """Characters that a container, number or other short value counts for."""
 
 MANY_PROBLEMS = 1000
+"""Number of problems above which their inputs are omitted."""
 MAX_JSON_CHARACTERS = 200_000
 OMISSION = "…"
 
 
 def list_problems(error: ValidationError, location: str) -> list[Problem]:
-    """Return the first problems of an error, with `location` as first part of their place and excerpts of inputs."""
+    """Return the first problems of an error and a note about the others; the `loc` of each starts with `location`."""
     count = error.error_count()
     if count <= MANY_PROBLEMS:
         problems = error.errors(include_url=False)[:MAX_PROBLEMS]
@@ -54,6 +55,7 @@ def shorten(problem: Mapping[str, Any]) -> Problem:
 
 def shown_problems(problems: list[Any]) -> list[Problem]:
     """Return the first problems of an invalid request as JSON data with secrets masked in their inputs."""
+    # One more than MAX_PROBLEMS, because the last one may be the note of `list_problems`.
     shown = [_without_secrets(shorten(problem)) for problem in problems[: MAX_PROBLEMS + 1]]
     if len(problems) > MAX_PROBLEMS + 1:
         shown[-1:] = _omission_note(len(problems) - MAX_PROBLEMS, "body")
@@ -76,7 +78,7 @@ class Excerpt:
     def copy(self, value: Any) -> Any:
         """Return the value, or its start with a note about the length of the rest."""
         if isinstance(value, bytes | bytearray):
-            value = value[: 4 * self._left].decode("utf-8", errors="replace")
+            value = value[: max(0, 4 * self._left)].decode("utf-8", errors="replace")
         if isinstance(value, str):
             return self._copy_text(value)
         self._left -= VALUE_CHARACTERS

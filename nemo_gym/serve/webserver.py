@@ -1,4 +1,4 @@
-"""Serve an app in this process: uvicorn, limits, and log prefixes."""
+"""Serve an app in this process: uvicorn, limits, and log output."""
 
 import logging
 import os
@@ -35,7 +35,7 @@ READY_FD_ENV_VAR = "NEMO_GYM_READY_FD"
 
 CHECKED_PROTOCOL = "nemo_gym.serve.access:CheckedProtocol"
 GUARDED_PROTOCOL = "nemo_gym.serve.http_protocol:GuardedHttpProtocol"
-"""Name of the protocol class for uvicorn, which imports it: only a serving process needs uvicorn."""
+"""Names of protocol classes: uvicorn imports them when it serves, because this module does not import uvicorn."""
 OPEN_FILES = 65535
 KEEP_ALIVE_SECONDS = 30
 """Longer than the 15 s of our clients, so that the client closes idle connections and not the server."""
@@ -58,7 +58,6 @@ def is_fastapi_entrypoint(file_path: str) -> bool:
 
 def uvicorn_options(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the uvicorn options for a global configuration."""
-
     show_access = bool(config.get("uvicorn_logging_show_200_ok", False))
     return {
         "loop": "uvloop",
@@ -211,7 +210,7 @@ class PrefixedStream:
 
 
 def prefix_output(name: str) -> None:
-    """Prefix every line on stdout and stderr with `(<name>) `, unless a launcher does that. Idempotent."""
+    """Prefix every line of log output (stdout and stderr) with `(<name>) `, unless a launcher does that. Idempotent."""
     if is_launched():
         return
     prefix = f"({name}) "
@@ -222,7 +221,7 @@ def prefix_output(name: str) -> None:
 
 
 def start_logging(*, verbose: bool) -> None:
-    """Log to stderr, unless logging is already configured; `verbose` sets level DEBUG for nemo_gym."""
+    """Set the log level; write log output with secrets masked to stderr, unless logging is already configured."""
     level = logging.DEBUG if verbose else logging.INFO
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(MaskingFormatter("%(levelname)s %(name)s: %(message)s"))

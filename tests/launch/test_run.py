@@ -252,6 +252,18 @@ async def test_a_zygote_that_keeps_dying_is_given_up(tmp_path: Path, monkeypatch
         assert run.is_lost
 
 
+async def test_a_server_with_workers_is_listed_with_the_process_of_a_worker(tmp_path: Path) -> None:
+    """`gym env status` shows the process; that of a cell of the same run would be the wrong one to end or inspect."""
+    write_folder(tmp_path, "shared", COUNTER.format(hosting='HOSTING = "cell"'))
+    write_folder(tmp_path, "alone", COUNTER.format(hosting=""))
+    config = config_for(shared="shared", alone="alone")
+    config.alone.resources_servers.alone.num_workers = 2
+    async with Run(config, [tmp_path]) as run:
+        pids = {entry["process_name"]: entry["pid"] for entry in run.server_instances()}
+    assert None not in pids.values()
+    assert pids["alone"] != pids["shared"]
+
+
 async def test_a_taken_port_is_reported_before_anything_starts(tmp_path: Path) -> None:
     """A port that the user chose is not silently replaced."""
     write_folder(tmp_path, "counter", COUNTER.format(hosting=""))

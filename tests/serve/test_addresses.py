@@ -1,4 +1,4 @@
-"""Where instances are, and which calls carry the id of their rollout."""
+"""Where instances are, and how their blocks are validated."""
 
 import pytest
 from omegaconf import OmegaConf
@@ -10,11 +10,8 @@ from nemo_gym.serve.addresses import (
     address_of,
     base_url,
     entrypoint_of,
-    needs_rollout_ids,
-    rollout_prefix,
     validate_config,
 )
-from nemo_gym.serve.correlation import rollout_context
 
 CONFIG = OmegaConf.create(
     {
@@ -48,45 +45,6 @@ def test_an_instance_without_address_says_so():
     """A config that was resolved offline has no ports; the user must learn that, not see a KeyError."""
     with pytest.raises(ConfigError, match="unplaced: the instance has no host and port"):
         address_of(CONFIG, "unplaced")
-
-
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        ({}, False),
-        ({"observability_enabled": True}, True),
-        ({"token_id_capture": {"enabled": True}}, True),
-        ({"token_id_capture": {"enabled": False}}, False),
-    ],
-)
-def test_rollouts_are_observed_when_something_wants_their_ids(config, expected):
-    """Ids in paths cost time; without them captures cannot be assigned to a rollout."""
-    assert needs_rollout_ids(config) is expected
-    assert needs_rollout_ids(OmegaConf.create(config)) is expected
-
-
-ENV = Address("env", "resources_servers", "h", 1)
-MODEL = Address("model", "responses_api_models", "h", 1)
-AGENT = Address("agent", "responses_api_agents", "h", 1)
-
-
-def test_which_calls_carry_the_rollout():
-    """Everything a resources server is asked, the three model endpoints, and nothing else."""
-    with rollout_context("3-1", token_capture=True):
-        assert rollout_prefix(ENV, "/tool", None) == "/ng-rollout/3-1"
-        assert rollout_prefix(MODEL, "/v1/responses", None) == "/ng-rollout/3-1/training-token-capture"
-        assert rollout_prefix(MODEL, "/v1/models", None) == ""
-        assert rollout_prefix(AGENT, "/run", None) == ""
-        assert rollout_prefix(ENV, "/ng-rollout/7-7/tool", None) == ""
-    assert rollout_prefix(ENV, "/tool", None) == ""
-
-
-def test_verify_may_bring_the_id_in_its_body():
-    """Agents that call /verify without a context still get their judge calls captured."""
-    body = {"_ng_task_index": 2, "_ng_rollout_index": 0}
-
-    assert rollout_prefix(ENV, "/verify", body) == "/ng-rollout/2-0"
-    assert rollout_prefix(ENV, "/tool", body) == ""
 
 
 class Config(BaseModel):

@@ -5,6 +5,7 @@ from fastapi import Request
 from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 from pydantic import BaseModel, ConfigDict
 
 from nemo_gym.serve.app import create_app
@@ -16,6 +17,8 @@ from nemo_gym.serve.correlation import (
     current_rollout_id,
     current_token_capture,
     maybe_rollout_id_from_run_body,
+    needs_rollout_ids,
+    prefix_for_call,
     rollout_context,
     rollout_path_prefix,
 )
@@ -125,3 +128,39 @@ def test_prefixes_of_nothing_are_nothing():
     assert apply_rollout_prefix("http://h:1/v1", None) == "http://h:1/v1"
     assert apply_rollout_prefix("http://h:1", "7-0") == "http://h:1/ng-rollout/7-0"
     assert apply_rollout_prefix("http://h:1/v1/", "7-0") == "http://h:1/ng-rollout/7-0/v1"
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, False),
+        ({"observability_enabled": True}, True),
+        ({"token_id_capture": {"enabled": True}}, True),
+        ({"token_id_capture": {"enabled": False}}, False),
+    ],
+)
+def test_rollouts_are_observed_when_something_wants_their_ids(config, expected):
+    """Ids in paths cost time; without them captures cannot be assigned to a rollout."""
+    assert needs_rollout_ids(config) is expected
+    assert needs_rollout_ids(OmegaConf.create(config)) is expected
+
+
+def test_which_calls_carry_the_rollout():
+    """Everything a resources server is asked, the three model endpoints, and nothing else."""
+    with rollout_context("3-1", token_capture=True):
+        assert prefix_for_call("resources_servers", "/tool", None) == "/ng-rollout/3-1"
+        assert (
+            prefix_for_call("responses_api_models", "/v1/responses", None) == "/ng-rollout/3-1/training-token-capture"
+        )
+        assert prefix_for_call("responses_api_models", "/v1/models", None) == ""
+        assert prefix_for_call("responses_api_agents", "/run", None) == ""
+        assert prefix_for_call("resources_servers", "/ng-rollout/7-7/tool", None) == ""
+    assert prefix_for_call("resources_servers", "/tool", None) == ""
+
+
+def test_verify_may_bring_the_id_in_its_body():
+    """Agents that call /verify without a context still get their judge calls captured."""
+    body = {"_ng_task_index": 2, "_ng_rollout_index": 0}
+
+    assert prefix_for_call("resources_servers", "/verify", body) == "/ng-rollout/2-0"
+    assert prefix_for_call("resources_servers", "/tool", body) == ""
