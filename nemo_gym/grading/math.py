@@ -25,7 +25,7 @@ from nemo_gym.grading.math_parsing import (
     is_empty,
     parse_math,
 )
-from nemo_gym.grading.numbers import Number, lacks_other_unit, number_difference
+from nemo_gym.grading.numbers import Number, has_one_ambiguous_unit, number_difference
 from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer, Verdict, VerdictKind
 
 Symbolic = Callable[[str, str], bool]
@@ -125,11 +125,11 @@ def compare_math(answer: str, gold: str, *, symbolic: Symbolic, question: str | 
         return Verdict(VerdictKind.UNDECIDED, answer, reason=f"the expected answer cannot be read: {expected.reason}")
     if isinstance(parsed, Unreadable):
         return Verdict(VerdictKind.UNPARSED, answer, reason=parsed.reason)
-    same_text = latex.clean(answer) == latex.clean(gold)
-    if not same_text and question is not None and _is_copied(parsed, answer, question):
+    is_same_text = latex.clean(answer) == latex.clean(gold)
+    if not is_same_text and question is not None and _is_copied(parsed, answer, question):
         return Verdict(VerdictKind.WRONG, answer, "copied", "copied from the question")
     try:
-        reason = None if same_text else _MathComparison(symbolic).difference(parsed, expected)
+        reason = None if is_same_text else _MathComparison(symbolic).difference(parsed, expected)
     except UnreadableExpression as problem:
         return Verdict(VerdictKind.UNPARSED, answer, "symbolic", str(problem))
     if reason is None:
@@ -143,7 +143,7 @@ def raise_needs_symbols(_answer: str, _gold: str) -> bool:
 
 
 def _is_copied(parsed: MathShape, answer: str, question: str) -> bool:
-    """Return whether the question contains the answer; words and plain numbers are never copied."""
+    """Return whether the answer is copied from the question; words and plain numbers never count as copied."""
     if isinstance(parsed, WordAnswer) or (isinstance(parsed, Number) and parsed.form != "fraction"):
         return False
     compact = latex.clean(answer).replace(" ", "")
@@ -190,7 +190,8 @@ class _MathComparison:
         if answer == gold:
             return None
         answer_latex, gold_latex = to_latex(answer), to_latex(gold)
-        if lacks_other_unit(answer.unit, gold.unit):  # type: ignore[union-attr]
+        if has_one_ambiguous_unit(answer.unit, gold.unit):  # type: ignore[union-attr]
+            # Its letters may be variables, so they are compared as a part of the expression.
             answer_latex = getattr(answer, "text_with_unit", "") or answer_latex
             gold_latex = getattr(gold, "text_with_unit", "") or gold_latex
         if answer_latex == gold_latex:
@@ -242,10 +243,11 @@ class _MathComparison:
         if "{}" in (answer.brackets, gold.brackets) and (answer.is_ordered or gold.is_ordered):
             return "another kind of brackets"
         if not answer.is_ordered and not gold.is_ordered:
-            if "{}" in (answer.brackets, gold.brackets):
+            if "{}" in (answer.brackets, gold.brackets):  # a set has each item once
                 return self._unordered_difference([*dict.fromkeys(answer.items)], [*dict.fromkeys(gold.items)])
             names, gold_names = _assigned_names(answer.items), _assigned_names(gold.items)
             if names != gold_names and len(names | gold_names) > 2:
+                # `1, 2` for `x = 1, y = 2`: the order tells which value belongs to which variable.
                 return self._ordered_difference(answer.items, gold.items)
             return self._unordered_difference(answer.items, gold.items)
         if answer.brackets != gold.brackets and not _is_bare_tuple(answer, gold):
@@ -306,6 +308,7 @@ def _as_union(shape: MathShape) -> MathShape:
 
 
 def _assigned_names(items: Sequence[MathShape]) -> set[str | None]:
+    """Return the names of the assignments among the items; None stands for items that are no assignments."""
     return {item.name if isinstance(item, Assignment) else None for item in items}
 
 
