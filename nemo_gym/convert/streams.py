@@ -1,4 +1,4 @@
-"""Convert finished replies to stream events and back, in three dialects.
+"""Convert finished replies to stream events and back, in all three dialects.
 
 Token ids are not streamed, because many clients limit the length of a line.
 """
@@ -285,6 +285,7 @@ def response_from_events(events: Iterable[Any]) -> Json:
 
 
 def _index_of(part: Json, default: int | None, subject: str, path: str) -> int:
+    """Return the `index` of a part; if it has none, `default`, or an error if that is None."""
     index = part.get("index", default)
     if not isinstance(index, int):
         raise ConversionError(f"{subject}'s index is not a number", where=path)

@@ -31,7 +31,7 @@ from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer,
 Symbolic = Callable[[str, str], bool]
 """Return whether two LaTeX expressions (answer, gold) are equal; raise `UnreadableExpression` if one is unreadable."""
 
-_BETWEEN_BOXES = re.compile(
+_BETWEEN_PARTS = re.compile(
     r"[\s$,;.]*(?:\\?\(|\\?\)|\\[,;! ]|(?:,|\\text\{)?\s*(?:and|or)\s*\}?)?[\s$,;]*", re.IGNORECASE
 )
 _PHRASE = re.compile(r"\banswer\b[*_`]{0,3}\s{0,4}(?:\bis\b|:|=)[*_`: ]{0,6}", re.IGNORECASE)
@@ -39,7 +39,7 @@ _SENTENCE_END = re.compile(r"\.\s|\.$|;\s|,? (?:because|since|so|which|as|where|
 _DOLLARS = re.compile(r"\$[^$\n]{1,500}\$")
 _MAX_LINE = 600
 _MAX_BETWEEN = 40
-"""Most characters between two boxes that are parts of one answer."""
+"""Maximum characters between two boxes that are parts of one answer."""
 MAX_QUESTION = 20_000
 """Number of characters of a question that are searched for a copied answer."""
 
@@ -74,10 +74,10 @@ def _join_adjacent_boxes(text: str, boxes: list[ExtractedAnswer[str]]) -> Extrac
     adjacent = [last]
     for earlier in reversed(boxes[:-1]):
         between = text[earlier.span[1] : adjacent[0].span[0]]
-        if len(adjacent) > MAX_ITEMS or len(between) > _MAX_BETWEEN or not _BETWEEN_BOXES.fullmatch(between):
+        if len(adjacent) > MAX_ITEMS or len(between) > _MAX_BETWEEN or not _BETWEEN_PARTS.fullmatch(between):
             break
         adjacent.insert(0, earlier)
-    if len({latex.clean(box.value[: latex.MAX_LENGTH]) for box in adjacent}) == 1:
+    if len({latex.clean(box.value[: latex.MAX_LENGTH]) for box in adjacent}) == 1:  # all boxes are the same answer
         return ExtractedAnswer(last.value.strip(), last.span, last.rule)
     value = ", ".join(box.value.strip() for box in adjacent)
     return ExtractedAnswer(value, (adjacent[0].span[0], last.span[1]), "boxes")
@@ -105,13 +105,13 @@ def _first_statement(line: str) -> str:
     if math_parts and not line[: math_parts[0].start()].strip(" *_`("):
         adjacent = [math_parts[0]]
         for part in math_parts[1:]:
-            if not _BETWEEN_BOXES.fullmatch(line[adjacent[-1].end() : part.start()].replace("*", "")):
+            if not _BETWEEN_PARTS.fullmatch(line[adjacent[-1].end() : part.start()].replace("*", "")):
                 break
             adjacent.append(part)
         unit = re.match(r"\s*([a-zA-Z%°][a-zA-Z ]{0,20}|\\?%)[.*]*$", line[adjacent[-1].end() :])
         return ", ".join(part.group()[1:-1].strip() for part in adjacent) + (f" {unit[1]}" if unit else "")
-    cut = _SENTENCE_END.search(line)
-    return (line[: cut.start()] if cut else line).strip(" *_`")
+    sentence_end = _SENTENCE_END.search(line)
+    return (line[: sentence_end.start()] if sentence_end else line).strip(" *_`")
 
 
 def compare_math(answer: str, gold: str, *, symbolic: Symbolic, question: str | None = None) -> Verdict:

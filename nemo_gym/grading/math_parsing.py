@@ -169,15 +169,15 @@ def _parse_words(text: str) -> WordAnswer | None:
     words = normalise_text(flat, ignore_punctuation=True)
     if is_marked and len(words) == 1:
         return None  # a single letter is a variable even in \text
-    if _POINTS.fullmatch(flat):
+    if is_marked or _POINTS.fullmatch(flat):
         return WordAnswer(words)
-    if is_marked or (_PLAIN_WORD.search(flat) and all(len(w) > 1 or w in "aI" for w in flat.split())):
-        return WordAnswer(words) if is_marked or (words and not re.search(r"\b(?:and|or)\b", words)) else None
-    return None
+    has_variable = any(len(word) == 1 and word not in "aI" for word in flat.split())
+    is_list = re.search(r"\b(?:and|or)\b", words) is not None
+    return WordAnswer(words) if _PLAIN_WORD.search(flat) and words and not has_variable and not is_list else None
 
 
 def _parse_plus_minus(text: str, depth: int) -> MathShape | None:
-    """Parse `a \\pm b` as a list of two values."""
+    """Parse `a \\pm b` as a list of two values; None for brackets and lists, whose items are parsed one by one."""
     if latex.split_brackets(text) or "," in text or " or " in text or " and " in text:
         return None
     upper = _parse_shape(text.replace("\\pm", "+").replace("\\mp", "-"), depth + 1)
@@ -246,11 +246,12 @@ def _parse_group(text: str, depth: int) -> MathShape | None:
     if opening + closing in ("()", "{}"):  # around one item; the braces of a set would be \{ and \}
         return _parse_shape(inside, depth + 1)
     if brackets in ("{}", "[]"):
-        only = _parse_shape(inside, depth + 1)
-        if isinstance(only, Unreadable):
-            return only
-        members = only.items if isinstance(only, ItemGroup) and only.brackets == "" else (only,)
-        return ItemGroup(brackets, members)
+        item = _parse_shape(inside, depth + 1)
+        if isinstance(item, Unreadable):
+            return item
+        if isinstance(item, ItemGroup) and item.brackets == "":  # ± stands for two items
+            return ItemGroup(brackets, item.items)
+        return ItemGroup(brackets, (item,))
     return None
 
 
@@ -282,7 +283,7 @@ def _parse_relation(text: str, depth: int) -> MathShape | None:
 
 
 def _parse_equation(text: str, parts: list[str], depth: int) -> MathShape:
-    """Parse `x = 3` as an assignment and any other equation as a relation."""
+    """Parse `x = 3` and `x = 1 + 2 = 3` as an assignment of 3, and any other equation as a relation."""
     if not all(parts):
         return Unreadable("an equation with an empty side")
     values = [number for part in parts if (number := parse_cleaned_number(part)) is not None]

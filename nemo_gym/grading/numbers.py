@@ -101,6 +101,7 @@ def _parse_signed(core: str) -> Number | None:
 
 
 def _parse_whole(text: str | None) -> int:
+    """Parse a whole number with thousands separators; None is 0."""
     return int((text or "0").replace(",", "").replace(" ", ""))
 
 
@@ -111,13 +112,13 @@ def _parse_decimal(core: str) -> Number | None:
     match = _DECIMAL.fullmatch(core)
     if match is None or not (match["whole"] or match["part"]):
         return None
-    part = match["part"] or ""
-    value = Fraction(_parse_whole(match["whole"])) + (Fraction(int(part), 10 ** len(part)) if part else 0)
-    digits = len((f"{_parse_whole(match['whole'])}{part}").lstrip("0"))
+    whole, decimals = _parse_whole(match["whole"]), match["part"] or ""
+    value = Fraction(whole) + (Fraction(int(decimals), 10 ** len(decimals)) if decimals else 0)
+    digits, places = len(f"{whole}{decimals}".lstrip("0")), len(decimals)
     exponent = _exponent(match)
     if exponent is None:
-        return Number(value, "decimal" if part.strip("0") else "integer", digits=digits, places=len(part))
-    return _scale(value, exponent, digits=digits, places=len(part))
+        return Number(value, "decimal" if decimals.strip("0") else "integer", digits=digits, places=places)
+    return _scale(value, exponent, digits=digits, places=places)
 
 
 def _exponent(match: re.Match[str]) -> int | None:
@@ -141,11 +142,10 @@ def _parse_fraction(core: str) -> Number | None:
     denominator = _parse_whole(match["below"] or match["below2"])
     if denominator == 0:
         return None
-    mixed = match["mixed"] or match["mixed2"]
-    part = Fraction(numerator, denominator)
-    if mixed:
-        return Number(int(mixed) + part, "mixed") if part < 1 and not match["sign"] else None
-    return Number(-part if match["sign"] == "-" else part, "fraction")
+    fraction = Fraction(numerator, denominator)
+    if whole := match["mixed"] or match["mixed2"]:
+        return Number(int(whole) + fraction, "mixed") if fraction < 1 and not match["sign"] else None
+    return Number(-fraction if match["sign"] == "-" else fraction, "fraction")
 
 
 def _parse_repeating(core: str) -> Number | None:
@@ -153,9 +153,9 @@ def _parse_repeating(core: str) -> Number | None:
     match = _REPEATING.fullmatch(core)
     if match is None:
         return None
-    part, period = match["part"], match["period"]
-    value = Fraction(int((match["whole"] or "0") + part), 10 ** len(part))
-    return Number(value + Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(part)), "repeating")
+    decimals, period = match["part"], match["period"]
+    value = Fraction(int((match["whole"] or "0") + decimals), 10 ** len(decimals))
+    return Number(value + Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(decimals)), "repeating")
 
 
 def _parse_with_base(core: str) -> Number | None:

@@ -139,7 +139,7 @@ def _singular(word: str) -> str:
 
 
 def _raise_unit(unit: MeasurementUnit, word: str, power: str) -> MeasurementUnit | None:
-    """Return the square or cube of a unit; None if it has none, such as a currency."""
+    """Return a unit to the given power, or unchanged without one; None if it cannot have a power, like a currency."""
     if not power:
         return unit
     if unit.is_multiplier or not word[0].isalpha():

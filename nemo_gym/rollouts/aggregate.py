@@ -64,7 +64,7 @@ class SubsetField:
         self.field = field
         self._path = field.split(".")
         self._values: set[str] = set()
-        self._record_fields: tuple[str, ...] = ()
+        self._record_fields: tuple[str, ...] = ()  # of the last record without a value, for the error
 
     def __call__(self, record: Mapping[str, Any]) -> str | None:
         """Return the subset of a record, or None if the field is missing, empty, an object or a list."""

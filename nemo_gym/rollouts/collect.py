@@ -236,7 +236,7 @@ class AttemptRules:
         is_ended = failure.kind == FailureKind.SERVER_DIED
         if not (is_ended or is_blocked) or needed is None or failure.server not in self.needed_servers:
             return 0
-        if failure.server not in needed:
+        if failure.server not in needed:  # in a later phase than dispatch, the rollout called the server after all
             return MAX_RESENDS if failure.phase == Phase.DISPATCH else 0
         culprits = self.monitor.culprit_rollouts(failure.server) if self.monitor is not None else ()
         is_innocent = culprits and job.key.rollout_id not in culprits and self.lost_server(job.agent) is None
@@ -268,7 +268,7 @@ async def collect(
 
     async def worker() -> None:
         try:
-            while workers.stop.reason is None and (job := next(queue, None)) is not None:  # taking a job never awaits
+            while workers.stop.reason is None and (job := next(queue, None)) is not None:
                 lost_server = workers.rules.lost_server(job.agent)
                 if lost_server is not None:
                     workers.stop.lost_servers.add(lost_server)

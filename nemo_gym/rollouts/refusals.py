@@ -101,8 +101,8 @@ class RefusalGroup:
     def possible_run_refusals(self, answered_sent_at: float) -> int:
         """Count the refusals that may be the problem of the run.
 
-        `answered_sent_at` is when the latest rollout that got an answer was sent. A rollout that was sent before it and
-        refused may have a problem of its row: the endpoint accepts requests.
+        `answered_sent_at` is when the latest rollout that got an answer was sent. If rows may be at fault, refusals of
+        rollouts that were sent earlier do not count: the endpoint has accepted a later request.
         """
         if not self.may_be_of_row:
             return len(self.held)
@@ -145,7 +145,7 @@ class RefusalBreaker:
         group = self._groups[key]
         group.held.append(HeldRefusal(outcome, sent_at, time.monotonic()))
         max_failures = self._stop.max_failures
-        if max_failures is not None and self._stop.failures + len(group.held) >= max_failures:
+        if max_failures is not None and self._stop.failures + len(group.held) >= max_failures:  # stops in any case
             self._stop_run(key)
         return group
 

@@ -76,7 +76,7 @@ class RunFiles:
 
 
 def find_runs(paths: Sequence[str | Path]) -> list[RunFiles]:
-    """Return the runs at `paths`: files of rollouts, or folders with such files in them or in their subfolders.
+    """Return the runs at `paths`: files of rollouts, or folders with such files in them or in their direct subfolders.
 
     Raises:
         NothingToView: a path does not exist, or a folder holds no rollouts.

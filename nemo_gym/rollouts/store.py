@@ -232,7 +232,7 @@ class RolloutStore:
         return history
 
     def write(self, outcome: Outcome) -> None:
-        """Store an outcome: a scored one in the output, a failed one in the failures file, a cancelled one nowhere.
+        """Store a scored outcome in the output, a failed or limited one in the failures file, a cancelled one nowhere.
 
         Raises:
             StoreError: the outcome is not stored; all earlier ones are.
@@ -244,7 +244,7 @@ class RolloutStore:
         journal.add(outcome.job.key, outcome_record(outcome))
 
     def records(self) -> Iterator[Row]:
-        """Yield the scored records in the order they were stored."""
+        """Yield the records of the output in order; a record with an invalid reward is marked as a failure."""
         return map(mark_invalid_reward, read_rows(self.output))
 
     def _write_inputs(self, rows: Iterable[Row], before_replace: Callable[[], None] = lambda: None) -> None:
