@@ -142,8 +142,8 @@ def _parse_folded_option(content: str, keys: tuple[str, ...], texts: Mapping[str
     match = _patterns(keys).option.match(content)
     if match is None:
         return NoAnswer(NO_OPTION)
-    rest = content[match.end() :]
-    if _names_another(rest, match["key"], keys):
+    key, rest = _key(match["key"], keys), content[match.end() :]
+    if _names_another(rest, key, keys):
         return NoAnswer(_SEVERAL)
     if rest.strip(_DECORATION + ".,!)]"):
         is_bare = match.group().strip() == match["key"]
@@ -151,10 +151,9 @@ def _parse_folded_option(content: str, keys: tuple[str, ...], texts: Mapping[str
         if is_word or _NEGATION.match(rest):
             return NoAnswer(NO_OPTION)
         option_text = rest.strip(_DECORATION + ".,:)]-–")
-        key = _key(match["key"], keys)
         if key in texts and _by_text(option_text, texts) not in (None, key):
             return NoAnswer("letter and text name different options")
-    return _key(match["key"], keys)
+    return key
 
 
 def _key(letter: str, keys: tuple[str, ...]) -> str:

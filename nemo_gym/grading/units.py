@@ -129,7 +129,7 @@ def _may_touch_digits(word: str) -> bool:
 
 
 def _singular(word: str) -> str:
-    """Return a word as the table of units spells it; a word that is not in the table, lower and without a final `s`."""
+    """Return the spelling of a word in the table of units; for an unknown word, lower case without a final `s`."""
     if word in _UNITS:
         return word
     lower = word.lower()

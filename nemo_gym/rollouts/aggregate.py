@@ -161,9 +161,9 @@ class RolloutsByAgent:
 
 
 def metrics_entry(agent: str | None, rollouts: AgentRollouts, answer: Row | None = None) -> Row:
-    """Build the metrics entry of an agent from its statistics, or from `answer`, the metrics its server computed.
+    """Build the metrics entry of an agent: its metrics from `answer` if its server computed them, and its scores.
 
-    Without `answer`, `group_level_metrics` is an iterator, so that the metrics of many tasks need no memory.
+    Without `answer`, `group_level_metrics` is an iterator, so that the metrics of many tasks are not held in memory.
     """
     entry: Row = {AGENT_REF_KEY_NAME: {"name": agent or UNNAMED_AGENT}}
     if answer is None:

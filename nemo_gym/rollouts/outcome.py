@@ -249,7 +249,7 @@ def _is_model_output(item: Any) -> bool:
 
 
 def outcome_record(outcome: Outcome) -> Row:
-    """Return the record of an outcome, as it is stored. Only the record of a scored rollout has a reward."""
+    """Return the record of an outcome, to store or to return. Only the record of a scored rollout has a reward."""
     if isinstance(outcome, ScoredRollout):
         return outcome.job.with_key(outcome.record)
     record = {name: value for name, value in outcome.record.items() if name != REWARD_KEY}

@@ -101,7 +101,7 @@ class GuardedWriter(LineWriter):
 
     def close(self) -> None:
         try:
-            if self._loss is None:
+            if self._loss is None:  # the file may have been deleted, replaced or cut after the last line
                 self._recover()
         finally:
             super().close()
@@ -116,9 +116,9 @@ class GuardedWriter(LineWriter):
         """
         self._is_out_of_place = False
         if self._restorable.is_in_place():
-            size = os.fstat(self._file.fileno()).st_size
-            if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode) and size < self._end:
-                self._loss = self._save_cut_file(size, line)
+            status = os.fstat(self._file.fileno())
+            if stat.S_ISREG(status.st_mode) and status.st_size < self._end:
+                self._loss = self._save_cut_file(status.st_size, line)
         elif self._restorable.restore_if_deleted():
             self._closing.callback(self._restorable.close)
             self._closing.callback(self._file.close)

@@ -75,7 +75,7 @@ class AgentNames:
         """Return the error message for an unknown agent; None if the agent is configured."""
         if name not in self._problems:
             if len(self._problems) >= len(self._names) + LISTED_AGENTS:
-                return "more unknown agents"
+                return "more unknown agents"  # one text for all further names keeps the message short
             close = get_close_matches(name, self._names, n=1)
             listed = ", ".join(self._names[:LISTED_AGENTS]) + (", …" if len(self._names) > LISTED_AGENTS else "")
             configured = f"; configured: {listed}" if self._names else "; no agents are configured"
@@ -231,7 +231,7 @@ def added_repeats(earlier: Repeats, current: Repeats) -> dict[str, int]:
 def _prepare_row(
     row: Row, options: PlanOptions, problems: RowProblems, number: int, location: str
 ) -> tuple[Row | None, int]:
-    """Return the row to send, without its key, and its repeats; None or no repeats if a problem was added."""
+    """Return the row to send, without its key, and its repeats; on a problem, add it and return None or 0 repeats."""
     parameters = row.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
     if parameters is None and options.fill_prompt is not None:
         parameters = {}
