@@ -28,7 +28,7 @@ _IMAGE_FIX = f"send one of {', '.join(IMAGE_TYPES)}"
 _DATA_URL = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
 
 UNPARSED_ARGUMENTS = "_unparsed_arguments"
-"""The key under which arguments that are not a JSON object are passed on, so that the tool gets them unchanged."""
+"""The only key of a tool's `input` if the arguments of the function call are not a JSON object; holds their text."""
 
 
 def items_from_user(content: Any, path: str) -> list[Json]:
@@ -50,7 +50,7 @@ def items_from_user(content: Any, path: str) -> list[Json]:
 def items_from_assistant(content: Any, path: str, *, new_id: NewId, redacted: bool = False) -> list[Json]:
     """Convert an assistant message; consecutive text blocks become one message item.
 
-    Only a model's reply may contain `redacted` thinking.
+    Redacted thinking is accepted only with `redacted`, which callers set for a model's reply.
     """
     if isinstance(content, str):
         return [output_message(content, new_id)]
@@ -118,7 +118,7 @@ def tool_result_block(item: Json, path: str) -> Json:
 
 
 def joined_text(content: Any, path: str) -> str:
-    """Return a string, or the texts of a list of text blocks, joined by line breaks."""
+    """Return content that is a string or a list of text blocks as one string; blocks are joined by line breaks."""
     if isinstance(content, str):
         return content
     texts = []
@@ -166,7 +166,7 @@ def _user_block(part: Json, path: str) -> Json:
 
 
 def _function_call_output(block: Json, path: str) -> Json:
-    """Convert a tool result: text becomes one string, a result with images a list of parts."""
+    """Convert a tool result block; its content becomes a list of parts if it has images, else one string."""
     content = block.get("content")
     location = f"{path}.content"
     if content is None or isinstance(content, str):
@@ -180,7 +180,7 @@ def _function_call_output(block: Json, path: str) -> Json:
 
 
 def _function_call(block: Json, path: str) -> Json:
-    """Convert a tool use block to a function call item."""
+    """Convert a tool use block to a function call item, and restore arguments that `_tool_use` put under a key."""
     tool_input = dict_at(block, "input", path)
     unparsed = tool_input.get(UNPARSED_ARGUMENTS)
     is_unparsed = len(tool_input) == 1 and isinstance(unparsed, str)
@@ -191,7 +191,7 @@ def _function_call(block: Json, path: str) -> Json:
 
 
 def _tool_use(item: Json, path: str) -> Json:
-    """Convert a function call item to a tool use block."""
+    """Convert a function call item to a tool use block; arguments that are not a JSON object are put under a key."""
     arguments = text_at(item, "arguments", path)
     try:
         tool_input = parse_tool_arguments(arguments)

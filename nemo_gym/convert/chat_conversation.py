@@ -4,7 +4,9 @@ To Chat, consecutive items of the assistant become one message. An item's `id` a
 `annotations` and `logprobs`, and the ciphertext of a reasoning item with readable text are dropped, because they are
 not part of a prompt; if a reasoning item has a summary and content, the summary is used. From Chat, an assistant
 message becomes reasoning, message and function call items; fields outside the Chat dialect are dropped. Reasoning
-in the text of an assistant message is inside `<think>…</think>`.
+(a thought) in the text of an assistant message is inside `<think>…</think>`.
+
+With `with_tokens`, the token ids and log-probabilities of an assistant message are kept: on its last item in Responses.
 """
 
 import re
@@ -52,11 +54,11 @@ def outside_think_tags(content: str, tokens: list[str]) -> list[int]:
     spans = [match.span() for match in THINK_TAG_PATTERN.finditer(content)]
     if not spans or "".join(tokens) != content:
         return list(range(len(tokens)))
-    outside, start, span = [], 0, 0
+    outside, start, next_span = [], 0, 0
     for index, token in enumerate(tokens):
-        while span < len(spans) and start >= spans[span][1]:
-            span += 1
-        if span == len(spans) or start + len(token) <= spans[span][0]:
+        while next_span < len(spans) and start >= spans[next_span][1]:
+            next_span += 1
+        if next_span == len(spans) or start + len(token) <= spans[next_span][0]:
             outside.append(index)
         start += len(token)
     return outside
@@ -79,9 +81,9 @@ class ChatMessages:
     def flush_assistant(self) -> None:
         """Append the buffered assistant message, if there is one, and clear the buffers."""
         if self.content_buffer or self.tool_calls_buffer or self.refusal_buffer or self.has_message:
-            # Chat requires content unless there are tool calls or a refusal.
-            empty = None if self.tool_calls_buffer or self.refusal_buffer else ""
-            message: Json = {"role": "assistant", "content": self.content_buffer or empty}
+            # Chat accepts null as content only with tool calls or a refusal.
+            no_content = None if self.tool_calls_buffer or self.refusal_buffer else ""
+            message: Json = {"role": "assistant", "content": self.content_buffer or no_content}
             if self.refusal_buffer:
                 message["refusal"] = self.refusal_buffer
             if self.tool_calls_buffer:
@@ -105,7 +107,7 @@ def add_item(chat: ChatMessages, item: Json, path: str) -> None:
         return
     if kind == "message" and text_at(item, "role", path) != "assistant":
         chat.flush_assistant()
-        chat.messages.append(_other_message(item, path))
+        chat.messages.append(_non_assistant_message(item, path))
         return
     if kind == "message":
         _add_assistant_message(chat, item, path)
@@ -144,8 +146,8 @@ def reasoning_texts(item: Json, dialect: str, path: str) -> list[str]:
     return []
 
 
-def _other_message(item: Json, path: str) -> Json:
-    """Convert a message item that is not of the assistant to a Chat message."""
+def _non_assistant_message(item: Json, path: str) -> Json:
+    """Convert a message item of another role than the assistant to a Chat message."""
     role = item["role"]
     if role not in ("user", "system", "developer", "tool"):
         raise inexpressible(role, f"{CHAT} as a role", path)
@@ -187,13 +189,13 @@ def _tool_message(item: Json, path: str) -> Json:
 
 
 def lead_with_instructions(messages: list[Json], instructions: str) -> list[Json]:
-    """Merge `instructions` and the leading system messages into one system message."""
+    """Merge `instructions` and the system messages at the start of `messages` into one system message."""
     texts, other_messages = leading_system_texts(messages)
     return [{"role": "system", "content": "\n\n".join([instructions, *texts])}, *other_messages]
 
 
 def leading_system_texts(messages: list[Any]) -> tuple[list[str], list[Any]]:
-    """Return the texts of the system messages at the start, and the other messages. Works for both dialects."""
+    """Return the texts of the system messages at the start, and the remaining messages. Works for both dialects."""
     texts: list[str] = []
     for message in messages:
         is_system = isinstance(message, dict) and message.get("role") in ("system", "developer")
@@ -307,14 +309,14 @@ def assistant_items(
     split_thoughts: SplitThoughts = parse_think_tags,
     with_tokens: bool = False,
 ) -> list[Json]:
-    """Convert one assistant message to items; the last item gets the message's token fields."""
+    """Convert one assistant message to items; with `with_tokens`, the last item gets the message's token fields."""
     message = expect_dict(message, path)
     _reject_fields(message, ("audio", "function_call"), path)
     text, refusal = _text_and_refusal(message, path)
-    inline, text = split_thoughts(text)
+    thoughts_in_text, text = split_thoughts(text)
     # Reasoning that the server has already separated from the text; some servers send it under both names.
-    parsed = [optional_text_at(message, key, path) for key in ("reasoning_content", "reasoning")]
-    thoughts = [thought for thought in dict.fromkeys(parsed) if thought] + inline
+    separate = [optional_text_at(message, key, path) for key in ("reasoning_content", "reasoning")]
+    thoughts = [thought for thought in dict.fromkeys(separate) if thought] + thoughts_in_text
     calls = optional_list_at(message, "tool_calls", path)
     items: list[Json] = []
     if thoughts:
@@ -348,7 +350,7 @@ def _annotation(annotation: Json, path: str) -> Json:
 
 
 def _text_and_refusal(message: Json, path: str) -> tuple[str, str]:
-    """Return the text and the refusal of an assistant message; each may be a string or content parts."""
+    """Return the text and the refusal of an assistant message, whose content is a string or a list of parts."""
     content = message.get("content")
     text, refusal = "", optional_text_at(message, "refusal", path)
     if isinstance(content, str):

@@ -32,7 +32,7 @@ _ANY_VALUE: TypeAdapter[Any] = TypeAdapter(Any)
 
 
 def to_dict(value: Any) -> Any:
-    """Return a copy of `value` in which every pydantic object is a dictionary of its set fields.
+    """Return a copy of `value` in which every pydantic object is a dictionary of the fields that were set.
 
     The long token arrays of wire objects are shared, not copied.
     """
@@ -43,7 +43,7 @@ def from_dict(cls: type[Model], data: Json) -> Model:
     """Validate `data` as an object of `cls`.
 
     Raises:
-        ConversionError: `data` is invalid; the message is that of the first error.
+        ConversionError: `data` is invalid; only the first error is reported.
     """
     try:
         return cls.model_validate(data)
@@ -127,10 +127,10 @@ def optional_text_at(holder: Json, key: str, path: str) -> str:
 
 
 def token_fields_at(holder: Json, path: str) -> Json:
-    """Return the token fields of a message or item: all of them or none. The long arrays are not copied.
+    """Return the token fields of a message or item; empty if it has none. The long arrays are not copied.
 
     Raises:
-        ConversionError: some required fields are set and some are not.
+        ConversionError: a token field is set, but a required one is missing or not a list.
     """
     fields = {name: holder[name] for name in TOKEN_FIELDS if holder.get(name) is not None}
     if not fields:

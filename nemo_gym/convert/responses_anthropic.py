@@ -45,7 +45,7 @@ _NO_PARAMETERS: Json = {"type": "object", "properties": {}}
 
 
 def responses_request(body: Json, *, new_id: NewId) -> Json:
-    """Convert a Messages request to Responses; the `options_lost_from_messages` are dropped."""
+    """Convert a Messages request to a Responses request; the `options_lost_from_messages` are dropped."""
     body = expect_dict(body, "request")
     params = options_from_messages(body)
     if body.get("system") is not None:
@@ -92,9 +92,10 @@ def message_from_response(response: Json, *, model: str, new_id: NewId) -> Json:
 def messages_request(
     params: Json, *, model: str, max_tokens: int, thinking: Any = None, thinking_budget_tokens: int | None = None
 ) -> Json:
-    """Convert a Responses request to Messages.
+    """Convert a Responses request to a Messages request.
 
-    `max_tokens` is used if the request has no token limit, because the Messages API requires one.
+    `max_tokens` is used if the request has no token limit, because the Messages API requires one. For `thinking` and
+    `thinking_budget_tokens` see `thinking_option`.
     """
     params = expect_dict(params, "request")
     reject_server_state(params, MESSAGES)
@@ -166,14 +167,17 @@ def _blocks(item: Json, kind: str, path: str) -> tuple[str, list[Json]]:
 
 
 def _as_thinking(block: Json) -> Json:
-    """Convert redacted thinking to thinking without text, which clients send back unchanged."""
+    """Convert redacted thinking to thinking without text: the client sends the block back in its next request.
+
+    `responses_request` accepts only thinking there, and restores the ciphertext from its signature.
+    """
     if block["type"] != "redacted_thinking":
         return block
     return {"type": "thinking", "thinking": "", "signature": block["data"]}
 
 
 def _stop_reason(response: Json, content: list[Json], has_refusal: bool) -> str:
-    """Return the stop reason of a message for the status and content of a response."""
+    """Return the `stop_reason` of a message that is made from a response."""
     status = response.get("status")
     if status not in (None, "completed", "incomplete"):
         raise inexpressible(status, f"{MESSAGES} as the end of an answer", "status")
@@ -188,7 +192,7 @@ def _stop_reason(response: Json, content: list[Json], has_refusal: bool) -> str:
 
 
 def options_from_messages(body: Json) -> Json:
-    """Convert the options of a Messages request to Responses."""
+    """Convert the options of a Messages request to those of a Responses request."""
     params = {name: body[key] for key, name in _FROM_MESSAGES.items() if body.get(key) is not None}
     tools = optional_list_at(body, "tools", "request")
     if tools:
@@ -202,7 +206,7 @@ def options_from_messages(body: Json) -> Json:
 
 
 def options_to_messages(params: Json) -> Json:
-    """Convert the options of a Responses request to Messages."""
+    """Convert the options of a Responses request, except the token limit, to those of a Messages request."""
     options: Json = {key: params[key] for key in ("temperature", "top_p") if params.get(key) is not None}
     if params.get("user") is not None:
         options["metadata"] = {"user_id": params["user"]}
@@ -232,7 +236,7 @@ def options_lost_in_messages(params: Json) -> list[str]:
 
 
 def thinking_option(thinking: Any, budget: int | None) -> Json | None:
-    """Return the `thinking` field for a setting: an object, one of Anthropic's types, or True; None if it is off."""
+    """Return the `thinking` field for a setting: that field itself, one of its types, or True; None if it is off."""
     if thinking is None or thinking is False:
         return None
     if isinstance(thinking, dict):
@@ -244,14 +248,14 @@ def thinking_option(thinking: Any, budget: int | None) -> Json | None:
 
 
 def _text_to_messages(params: Json, options: Json) -> None:
-    """Convert the text format to Messages."""
+    """Add the text format of a Responses request to the options of a Messages request."""
     text = params.get("text")
-    form = expect_dict(text, "text").get("format") if text is not None else None
-    if form is None:
+    text_format = expect_dict(text, "text").get("format") if text is not None else None
+    if text_format is None:
         return
-    kind = text_at(expect_dict(form, "text.format"), "type", "text.format")
+    kind = text_at(expect_dict(text_format, "text.format"), "type", "text.format")
     if kind == "json_schema":
-        schema = dict_at(form, "schema", "text.format")
+        schema = dict_at(text_format, "schema", "text.format")
         options["output_config"] = {"format": {"type": kind, "schema": schema}}
     elif kind != "text":
         raise inexpressible(kind, f"{MESSAGES} as an output format", "text.format", fix="give a json_schema")

@@ -50,19 +50,10 @@ _NEEDS_SERVER_STATE = ("background", "previous_response_id", "prompt")
 """Responses options that need a server with state. They raise an error; dropping them would change the request."""
 
 _CHAT_ONLY: dict[str, tuple[Any, ...]] = {
-    "audio": (),
-    "frequency_penalty": (0,),
-    "function_call": (),
-    "functions": ([],),
-    "logit_bias": ({},),
-    "modalities": (["text"],),
-    "n": (1,),
-    "prediction": (),
-    "presence_penalty": (0,),
-    "seed": (),
-    "stop": ([],),
+    "audio": (), "frequency_penalty": (0,), "function_call": (), "functions": ([],), "logit_bias": ({},),
+    "modalities": (["text"],), "n": (1,), "prediction": (), "presence_penalty": (0,), "seed": (), "stop": ([],),
     "web_search_options": (),
-}
+}  # fmt: skip
 """Chat options without counterpart in the Responses API, with the values that have no effect."""
 
 _CONVERTED_FROM_RESPONSES = frozenset(
@@ -80,7 +71,7 @@ _CONVERTED_FROM_CHAT = frozenset(
 
 
 def chat_request(params: Json, *, with_tokens: bool = False) -> Json:
-    """Convert a Responses request to Chat."""
+    """Convert a Responses request to a Chat Completions request; for `with_tokens` see `chat_conversation`."""
     params = expect_dict(params, "request")
     options = options_to_chat(params)
     messages = chat_messages(params.get("input"), with_tokens=with_tokens)
@@ -104,7 +95,7 @@ def chat_messages(items: Any, *, with_tokens: bool = False) -> list[Json]:
 def responses_request(
     chat: Json, *, new_id: NewId, split_thoughts: SplitThoughts = parse_think_tags, with_tokens: bool = False
 ) -> Json:
-    """Convert a Chat request to Responses."""
+    """Convert a Chat Completions request to a Responses request; for `with_tokens` see `chat_conversation`."""
     chat = expect_dict(chat, "request")
     messages = chat.get("messages")
     items = items_from_messages(messages, new_id=new_id, split_thoughts=split_thoughts, with_tokens=with_tokens)
@@ -123,8 +114,8 @@ def response_from_completion(
     params, completion = expect_dict(params, "request"), expect_dict(completion, "completion")
     choices = expect_list(completion.get("choices"), "choices")
     if len(choices) != 1:
-        what = f"a response is made from one choice, got {len(choices)}"
-        raise ConversionError(what, where="choices", fix="request n=1")
+        problem = f"a response is made from one choice, got {len(choices)}"
+        raise ConversionError(problem, where="choices", fix="request n=1")
     choice = expect_dict(choices[0], "choices[0]")
     message = dict_at(choice, "message", "choices[0]")
     path = "choices[0].message"
@@ -149,7 +140,7 @@ def reply_fields(output: list[Json], reason: str | None, usage: Json | None, par
 
 
 def _add_logprobs(output: list[Json], choice: Json, message: Json) -> None:
-    """Add the log-probabilities of the choice to its text, without those of removed thoughts."""
+    """Add the log-probabilities of a choice to its first text in `output`, without those of thoughts."""
     contents = [item["content"] for item in output if item["type"] == "message"]
     texts = [part for content in contents for part in content if part["type"] == "output_text"]
     if choice.get("logprobs") is None or not texts:
@@ -158,7 +149,7 @@ def _add_logprobs(output: list[Json], choice: Json, message: Json) -> None:
     content = optional_list_at(dict_at(choice, "logprobs", "choices[0]"), "content", path)
     entries = [_logprob(entry, location) for entry, location in iter_dicts(content, f"{path}.content")]
     original = message.get("content")
-    if isinstance(original, str) and original != texts[0]["text"]:
+    if isinstance(original, str) and original != texts[0]["text"]:  # thoughts were removed
         entries = [entries[index] for index in outside_think_tags(original, [entry["token"] for entry in entries])]
     texts[0]["logprobs"] = entries
 
@@ -193,7 +184,7 @@ def empty_response(response_id: str, created_at: Any, model: Any) -> Json:
 
 
 def options_to_chat(params: Json) -> Json:
-    """Convert the options of a Responses request to Chat; options that belong to neither dialect are kept."""
+    """Convert the options of a Responses request to those of a Chat request; options of neither dialect are kept."""
     options = {key: value for key, value in params.items() if key not in _CONVERTED_FROM_RESPONSES}
     reject_server_state(params, CHAT)
     if "max_output_tokens" in params:
@@ -213,7 +204,7 @@ def options_to_chat(params: Json) -> Json:
 
 
 def options_from_chat(chat: Json) -> Json:
-    """Convert the options of a Chat request to Responses.
+    """Convert the options of a Chat request to those of a Responses request.
 
     Raises:
         ConversionError: an option has no counterpart, and its value has an effect.
@@ -246,14 +237,14 @@ def function_tools(params: Json, dialect: str) -> list[tuple[Json, str]]:
     """Return the tools of a Responses request, with their JSON paths.
 
     Raises:
-        ConversionError: a tool is not a function, or a tool call is required but there are no tools.
+        ConversionError: a tool is not a function or has no name, or a tool call is required but there are no tools.
     """
     tools = list(iter_dicts(optional_list_at(params, "tools", "request"), "tools"))
     for tool, path in tools:
         kind = text_at(tool, "type", path)
         if kind != "function":
             raise inexpressible(f"{kind} tool", dialect, path, fix="give function tools only")
-        text_at(tool, "name", path)
+        text_at(tool, "name", path)  # raises if there is no name
     if not tools and params.get("tool_choice") not in (None, "auto", "none"):
         raise ConversionError("a tool call is required but there are no tools", where="tool_choice", fix="give tools")
     return tools
@@ -275,7 +266,7 @@ def options_lost_in_responses(chat: Json) -> list[str]:
 
 
 def _text_to_chat(params: Json, options: Json) -> None:
-    """Convert verbosity and text format to Chat."""
+    """Add verbosity and text format of a Responses request to the options of a Chat request."""
     if params.get("text") is None:
         return
     text = expect_dict(params["text"], "text")
@@ -283,10 +274,10 @@ def _text_to_chat(params: Json, options: Json) -> None:
         options["verbosity"] = text["verbosity"]
     if text.get("format") is None:
         return
-    form = dict_at(text, "format", "text")
-    kind = text_at(form, "type", "text.format")
+    text_format = dict_at(text, "format", "text")
+    kind = text_at(text_format, "type", "text.format")
     if kind == "json_schema":
-        schema = {key: value for key, value in form.items() if key != "type" and value is not None}
+        schema = {key: value for key, value in text_format.items() if key != "type" and value is not None}
         options["response_format"] = {"type": kind, "json_schema": schema}
     elif kind in ("text", "json_object"):
         options["response_format"] = {"type": kind}
@@ -295,13 +286,13 @@ def _text_to_chat(params: Json, options: Json) -> None:
 
 
 def _text_from_chat(chat: Json, options: Json) -> None:
-    """Convert verbosity and response format to Responses."""
+    """Add verbosity and response format of a Chat request to the options of a Responses request."""
     text: Json = {}
     if chat.get("response_format") is not None:
-        form = dict_at(chat, "response_format", "request")
-        kind = text_at(form, "type", "response_format")
+        response_format = dict_at(chat, "response_format", "request")
+        kind = text_at(response_format, "type", "response_format")
         if kind == "json_schema":
-            text["format"] = {"type": kind, **dict_at(form, "json_schema", "response_format")}
+            text["format"] = {"type": kind, **dict_at(response_format, "json_schema", "response_format")}
         elif kind in ("text", "json_object"):
             text["format"] = {"type": kind}
         else:
@@ -313,17 +304,17 @@ def _text_from_chat(chat: Json, options: Json) -> None:
 
 
 def _limits_from_chat(chat: Json, options: Json) -> None:
-    """Convert the token limit, which Chat accepts under two names."""
+    """Add the token limit of a Chat request, which has two names, to the options of a Responses request."""
     limits = [chat[key] for key in ("max_completion_tokens", "max_tokens") if chat.get(key) is not None]
     if len(limits) == 2 and limits[0] != limits[1]:
-        what = "max_tokens and max_completion_tokens disagree"
-        raise ConversionError(what, where="max_tokens", fix="give one of them")
+        problem = "max_tokens and max_completion_tokens disagree"
+        raise ConversionError(problem, where="max_tokens", fix="give one of them")
     if limits:
         options["max_output_tokens"] = limits[0]
 
 
 def _tools_to_chat(params: Json, options: Json) -> None:
-    """Convert tools and tool choice to Chat, which does not accept a tool choice without tools."""
+    """Add tools and tool choice to the options of a Chat request; without tools, Chat accepts no options about them."""
     tools = function_tools(params, CHAT)
     if not tools:
         options.pop("parallel_tool_calls", None)
@@ -334,6 +325,7 @@ def _tools_to_chat(params: Json, options: Json) -> None:
 
 
 def _tools_from_chat(chat: Json, options: Json) -> None:
+    """Add tools and tool choice of a Chat request to the options of a Responses request."""
     tools = optional_list_at(chat, "tools", "request")
     if tools:
         options["tools"] = [_tool_from_chat(tool, path) for tool, path in iter_dicts(tools, "tools")]
@@ -342,24 +334,20 @@ def _tools_from_chat(chat: Json, options: Json) -> None:
 
 
 def _tool_to_chat(tool: Json) -> Json:
-    """Convert a function tool to Chat."""
-    # `strict: false` is the default of Chat.
-    function = {
-        key: value
-        for key, value in tool.items()
-        if key != "type" and value is not None and not (key == "strict" and value is False)
-    }
+    """Convert a function tool to Chat; `strict: false` is left out, because it is the default there."""
+    function = {key: value for key, value in tool.items() if key != "type" and value is not None}
+    if function.get("strict") is False:
+        del function["strict"]
     return {"type": "function", "function": function}
 
 
 def _tool_from_chat(tool: Json, path: str) -> Json:
-    """Convert a function tool to Responses."""
+    """Convert a function tool to Responses, where tools are strict by default, unlike in Chat."""
     kind = text_at(tool, "type", path)
     if kind != "function":
         raise inexpressible(f"{kind} tool", RESPONSES, path, fix="give function tools only")
     function = dict_at(tool, "function", path)
-    text_at(function, "name", f"{path}.function")
-    # Responses is strict by default, Chat is not.
+    text_at(function, "name", f"{path}.function")  # raises if there is no name
     return {"type": "function", "parameters": None, **function, "strict": bool(function.get("strict"))}
 
 

@@ -17,7 +17,7 @@ def encode(payload: Any, event: str | None = None) -> bytes:
     try:
         text = orjson.dumps(payload)
     except TypeError:  # orjson cannot write huge integers and lone surrogates
-        text = _slow_json(payload)
+        text = _slow_dumps(payload)
     name = f"event: {event}\n".encode() if event else b""
     return name + b"data: " + text + b"\n\n"
 
@@ -36,20 +36,20 @@ def decode(stream: bytes) -> Iterator[Json]:
     """
     data: list[bytes] = []
     number = 0
-    for text in stream.split(b"\n"):
-        line = text.removesuffix(b"\r")
+    for raw_line in stream.split(b"\n"):
+        line = raw_line.removesuffix(b"\r")
         if line.startswith(b"data:"):
             data.append(line[5:].removeprefix(b" "))
         elif not line and data:
             payload, data = b"\n".join(data), []
             if payload.strip() != b"[DONE]":
-                yield _payload(payload, f"event {number}")
+                yield _parse_payload(payload, f"event {number}")
             number += 1
     if data and b"\n".join(data).strip() != b"[DONE]":
         raise ConversionError("the stream ends inside an event", where=f"event {number}")
 
 
-def _payload(payload: bytes, path: str) -> Json:
+def _parse_payload(payload: bytes, path: str) -> Json:
     try:
         value = orjson.loads(payload)
     except orjson.JSONDecodeError:
@@ -65,7 +65,7 @@ def _slow_loads(payload: bytes, path: str) -> Any:
         raise ConversionError("is not JSON", where=path) from error
 
 
-def _slow_json(payload: Any) -> bytes:
+def _slow_dumps(payload: Any) -> bytes:
     try:
         return json.dumps(payload, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Convert finished replies to stream events and back, in three dialects.
+"""Convert finished replies to stream events and back, in all three dialects.
 
 Token ids are not streamed, because many clients limit the length of a line.
 """
@@ -26,8 +26,8 @@ from nemo_gym.convert.responses_chat import empty_response
 from nemo_gym.errors import ConversionError
 from nemo_gym.wire.base import TOKEN_FIELDS
 
-_GROWING_FIELDS = ("content", "refusal", "reasoning_content", "reasoning")
-_ORDERED_FIELDS = ("role", "reasoning_content", "content", "tool_calls")
+_TEXT_FIELDS = ("content", "refusal", "reasoning_content", "reasoning")
+_FIRST_FIELDS = ("role", "reasoning_content", "content", "tool_calls")
 FINAL_EVENTS = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
 
 
@@ -42,16 +42,16 @@ def chunks_from_completion(completion: Json, *, include_usage: bool = False) -> 
         index = choice.get("index", position)
         for delta in _chat_deltas(dict_at(choice, "message", path), f"{path}.message"):
             yield {**head, "choices": [{"index": index, "delta": delta, "finish_reason": None}]}
-        last: Json = {"index": index, "delta": {}, "finish_reason": choice.get("finish_reason")}
+        last_part: Json = {"index": index, "delta": {}, "finish_reason": choice.get("finish_reason")}
         if choice.get("logprobs") is not None:
-            last["logprobs"] = choice["logprobs"]
-        yield {**head, "choices": [last]}
+            last_part["logprobs"] = choice["logprobs"]
+        yield {**head, "choices": [last_part]}
     if include_usage:
         yield {**head, "choices": [], "usage": completion.get("usage")}
 
 
 def _chat_deltas(message: Json, path: str) -> Iterator[Json]:
-    """Yield the parts of a message, in the order of a stream."""
+    """Yield the parts of a message in the order in which models stream them."""
     yield {"role": message.get("role") or "assistant"}
     for key in ("reasoning_content", "content"):
         if message.get(key) is not None:
@@ -59,7 +59,7 @@ def _chat_deltas(message: Json, path: str) -> Iterator[Json]:
     calls = list(iter_dicts(optional_list_at(message, "tool_calls", path), f"{path}.tool_calls"))
     if calls:
         yield {"tool_calls": [{"index": index, **call} for index, (call, _) in enumerate(calls)]}
-    skipped = (*_ORDERED_FIELDS, *TOKEN_FIELDS)
+    skipped = (*_FIRST_FIELDS, *TOKEN_FIELDS)
     other_fields = {key: value for key, value in message.items() if key not in skipped and value is not None}
     if other_fields:
         yield other_fields
@@ -69,7 +69,7 @@ def completion_from_chunks(chunks: Iterable[Any]) -> Json:
     """Build the Chat completion from a stream of chunks.
 
     Raises:
-        ConversionError: a chunk reports an error, or a choice is incomplete.
+        ConversionError: a chunk reports an error, or the stream has no choice or an unfinished one.
     """
     completion: Json = {}
     choices: dict[int, Json] = {}
@@ -112,7 +112,7 @@ def _add_chat_delta(message: Json, delta: Json, path: str) -> None:
         if key == "tool_calls":
             for call in optional_list_at(delta, key, path):
                 _add_call(message.setdefault(key, {}), expect_dict(call, path), path)
-        elif key in _GROWING_FIELDS and isinstance(value, str):
+        elif key in _TEXT_FIELDS and isinstance(value, str):
             message[key] = (message.get(key) or "") + value
         elif value is not None:
             message[key] = value
@@ -133,7 +133,7 @@ def _add_call(calls: dict[int, Json], piece: Json, path: str) -> None:
 
 
 def _add_logprobs(choice: Json, logprobs: Json, path: str) -> None:
-    """Append log-probabilities to those of the choice."""
+    """Append the log-probabilities of one chunk to those of the choice."""
     if choice["logprobs"] is None:
         choice["logprobs"] = {"content": None, "refusal": None}
     for key, value in logprobs.items():
@@ -161,7 +161,7 @@ def events_from_message(message: Json) -> Iterator[Json]:
 
 
 def _block_events(block: Json, path: str) -> tuple[Json, list[Json]]:
-    """Return the block without its content, and the deltas with the content."""
+    """Return the block without its content, as it starts, and the deltas that add the content."""
     kind = text_at(block, "type", path)
     if kind == "text":
         text = text_at(block, "text", path)
@@ -228,7 +228,7 @@ def _add_block_delta(blocks: dict[int, Json], inputs: dict[int, str], event: Jso
 
 
 def _parse_inputs(blocks: dict[int, Json], inputs: dict[int, str]) -> None:
-    """Parse the collected JSON texts and set the inputs of the blocks."""
+    """Set the input of each tool use block to its parsed JSON text from `inputs`."""
     for index, text in inputs.items():
         try:
             blocks[index]["input"] = json.loads(text) if text else {}
@@ -285,6 +285,7 @@ def response_from_events(events: Iterable[Any]) -> Json:
 
 
 def _index_of(part: Json, default: int | None, subject: str, path: str) -> int:
+    """Return the `index` of a part; if it has none, `default`, or an error if that is None."""
     index = part.get("index", default)
     if not isinstance(index, int):
         raise ConversionError(f"{subject}'s index is not a number", where=path)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from nemo_gym.grading.extraction import find_boxes
 from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer, Verdict, VerdictKind, no_answer_verdict
@@ -16,6 +17,8 @@ _MAX_STATEMENTS = 64
 """Number of statements that are examined, counted from the end."""
 _MAX_LENGTH = 300
 """Number of characters of a statement that are examined."""
+_LOOK_AHEAD = 40
+"""Number of characters after "option B" in which another option makes the statement ambiguous."""
 _ADJACENT_BOXES = 40
 _ADJACENT_STATEMENTS = 60
 """Two different options with fewer characters between them are an ambiguous answer, not a correction."""
@@ -56,12 +59,20 @@ NO_OPTION = "no option is named"
 _NEGATION = re.compile(r"\s*(?:is|are|was|seems?|looks?)?\s*(?:not|n't|wrong|incorrect|false)\b", re.IGNORECASE)
 
 
+class _Patterns(NamedTuple):
+    option: re.Pattern[str]
+    """An option at the start of a text: `B`, `(B)`."""
+    next_option: re.Pattern[str]
+    """A further option after an option: "or B", ", B"."""
+    correct_option: re.Pattern[str]
+    """A statement such as "option B is correct"."""
+
+
 @lru_cache(maxsize=256)
-def _patterns(options: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-    """Compile the patterns of an option, of another option after it ("or B"), and of "option B is correct"."""
+def _patterns(options: tuple[str, ...]) -> _Patterns:
+    """Compile the patterns for a set of options."""
     keys = "".join(re.escape(option) for option in options)
-    option = rf"[\[(]?\s?(?P<key>[{keys}])(?![^\W_])(?!'[a-z])(?:\s?[\])])?"
-    first_option = re.compile(option, re.IGNORECASE)
+    option = re.compile(rf"[\[(]?\s?(?P<key>[{keys}])(?![^\W_])(?!'[a-z])(?:\s?[\])])?", re.IGNORECASE)
     other_option = rf"\s*(?:option\s|choice\s|also\s)?[*_`$]{{0,3}}[\[(]?\s?(?P<key%d>[{keys}])(?![^\W_])(?!'[a-z])"
     next_option = re.compile(
         r"[*_`$]{0,3}\s*(?:"
@@ -75,7 +86,7 @@ def _patterns(options: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str
         r"(?:is|seems|must be|would be)\s+(?:the\s+)?(?:(?:most|best)\s+)?(?:correct|right|best|answer|accurate)\b",
         re.IGNORECASE,
     )
-    return first_option, next_option, correct_option
+    return _Patterns(option, next_option, correct_option)
 
 
 def extract_choice(text: str, options: Sequence[str], texts: Mapping[str, str] | None = None) -> Extraction[str]:
@@ -118,7 +129,7 @@ def parse_option(content: str, options: Sequence[str], texts: Mapping[str, str] 
 
 
 def _parse_folded_option(content: str, keys: tuple[str, ...], texts: Mapping[str, str]) -> str | NoAnswer:
-    """Return the option that a folded text names, after removing formatting and a label."""
+    """Return the option that a folded text names; formatting and a label ("answer: ") before it are ignored."""
     content = _TEXT_COMMAND.sub("", content[: _MAX_LENGTH * 4])
     if _JSON_KEY.match(content):
         return NoAnswer(NO_OPTION)
@@ -128,30 +139,31 @@ def _parse_folded_option(content: str, keys: tuple[str, ...], texts: Mapping[str
     by_text = _by_text(content, texts)
     if by_text is not None:
         return by_text
-    match = _patterns(keys)[0].match(content)
+    match = _patterns(keys).option.match(content)
     if match is None:
         return NoAnswer(NO_OPTION)
-    rest = content[match.end() :]
-    if _names_another(rest, match["key"], keys):
+    key, rest = _key(match["key"], keys), content[match.end() :]
+    if _names_another(rest, key, keys):
         return NoAnswer(_SEVERAL)
     if rest.strip(_DECORATION + ".,!)]"):
         is_bare = match.group().strip() == match["key"]
-        if (is_bare and not re.match(r"\s*[.:)\-,–]", rest)) or _NEGATION.match(rest):
+        is_word = is_bare and not re.match(r"\s*[.:)\-,–]", rest)  # "A dog", unlike "A. dog" and "(A) dog"
+        if is_word or _NEGATION.match(rest):
             return NoAnswer(NO_OPTION)
         option_text = rest.strip(_DECORATION + ".,:)]-–")
-        expected = texts.get(_key(match["key"], keys))
-        if expected is not None and _by_text(option_text, texts) not in (None, _key(match["key"], keys)):
+        if key in texts and _by_text(option_text, texts) not in (None, key):
             return NoAnswer("letter and text name different options")
-    return _key(match["key"], keys)
+    return key
 
 
 def _key(letter: str, keys: tuple[str, ...]) -> str:
+    """Return the option that a letter names, spelled as in `keys`."""
     return next(key for key in keys if key.upper() == letter.upper())
 
 
 def _names_another(rest: str, letter: str, keys: tuple[str, ...]) -> bool:
-    """Return whether the text after a letter continues with a different letter, as in "or B"."""
-    next_option = _patterns(keys)[1]
+    """Return whether the text after an option names a different one, as in "or B"."""
+    next_option = _patterns(keys).next_option
     position = 0
     while match := next_option.match(rest, position):
         if (match["key1"] or match["key2"]).upper() != letter.upper():
@@ -164,8 +176,8 @@ def _by_text(option_text: str, texts: Mapping[str, str]) -> str | None:
     """Return the only option with that text; None if no option or several have it."""
     if not texts:
         return None
-    words = normalise_text(option_text[:_MAX_LENGTH], ignore_punctuation=True)
-    keys = [key for key, text in texts.items() if words and normalise_text(text, ignore_punctuation=True) == words]
+    normal = normalise_text(option_text[:_MAX_LENGTH], ignore_punctuation=True)
+    keys = [key for key, text in texts.items() if normal and normalise_text(text, ignore_punctuation=True) == normal]
     return keys[0] if len(keys) == 1 else None
 
 
@@ -193,12 +205,13 @@ def _by_box(folded: FoldedText, keys: tuple[str, ...], texts: Mapping[str, str])
 
 
 def _is_every_option(named: set[str], keys: tuple[str, ...]) -> bool:
+    """Return whether all options are named; of only two options, the second may correct the first."""
     return len(keys) > 2 and len(named) == len(keys)
 
 
 @dataclass(frozen=True)
 class _Statement:
-    """One "the answer is …": its option, or the problem why it names none."""
+    """One "the answer is …": the option that it names, or the problem why it does not choose one."""
 
     key: str | None
     span: tuple[int, int]
@@ -210,8 +223,8 @@ def _by_statement(folded: FoldedText, keys: tuple[str, ...], texts: Mapping[str,
     text = folded.text
     starts = [match.end() for pattern in (_STATEMENT, _CHOSEN) for match in pattern.finditer(text)]
     statements = [_parse_statement(text, start, keys, texts) for start in sorted(starts)[-_MAX_STATEMENTS:]]
-    for match in list(_patterns(keys)[2].finditer(text))[-_MAX_STATEMENTS:]:
-        is_ambiguous = _names_another(text[match.end("key") : match.end("key") + _ADJACENT_BOXES], match["key"], keys)
+    for match in list(_patterns(keys).correct_option.finditer(text))[-_MAX_STATEMENTS:]:
+        is_ambiguous = _names_another(text[match.end("key") : match.end("key") + _LOOK_AHEAD], match["key"], keys)
         statements.append(_Statement(_key(match["key"], keys), match.span("key"), _SEVERAL if is_ambiguous else ""))
     ordered = sorted((item for item in statements if item is not None), key=lambda item: item.span)
     if not ordered:
@@ -234,16 +247,17 @@ def _parse_statement(text: str, start: int, keys: tuple[str, ...], texts: Mappin
     if _JSON_KEY.match(rest):
         return None
     line = rest.lstrip(_DECORATION + ":=-")
-    whole = line.split("\n", 1)[0].strip(_DECORATION + ".")
-    if " " in whole and (by_text := _by_text(whole, texts)) is not None:  # before "the" is removed as a leading word
+    option_text = line.split("\n", 1)[0].strip(_DECORATION + ".")
+    # Texts of several words are compared before leading words are removed: the text of an option may begin with "the".
+    if " " in option_text and (by_text := _by_text(option_text, texts)) is not None:
         begin = start + len(rest) - len(line)
-        return _Statement(by_text, (begin, begin + len(whole)))
+        return _Statement(by_text, (begin, begin + len(option_text)))
     while leading := _LEADING_WORDS.match(line):
         line = line[leading.end() :].lstrip(_DECORATION)
     line = line.lstrip(_DECORATION + "\\")
     begin = start + len(rest) - len(line)
     line = line.split("\n", 1)[0]
-    match = _patterns(keys)[0].match(line)
+    match = _patterns(keys).option.match(line)
     if match is None:
         by_text = _by_text(line.strip(_DECORATION + "."), texts)
         if by_text is not None:
@@ -260,14 +274,15 @@ def _parse_statement(text: str, start: int, keys: tuple[str, ...], texts: Mappin
     is_bare = match.group().strip() == match["key"]
     if not is_bare or after[:1] in _END_OF_CHOICE or _REASON.match(after):
         return _Statement(_key(match["key"], keys), span)
-    is_word = match["key"] in "AIai" or match["key"].islower()
+    is_word = match["key"] in "AIai" or match["key"].islower()  # "the answer is a number"
     return None if is_word else _Statement(_key(match["key"], keys), span)
 
 
 def _by_line(folded: FoldedText, keys: tuple[str, ...], _texts: Mapping[str, str]) -> Extraction[str] | None:
     """Extract the option in the last line; None if the last line is no option.
 
-    Another option in a line before it is an ambiguous answer.
+    If an earlier line is another option, the answer is ambiguous. Earlier lines with an option and its text are ignored
+    if the last line has only a letter, because they list the options.
     """
     text = folded.text.rstrip()
     start = text.rfind("\n") + 1
@@ -280,12 +295,9 @@ def _by_line(folded: FoldedText, keys: tuple[str, ...], _texts: Mapping[str, str
     if option is None:
         return None
     key, has_text = option
-    others = set()
-    for earlier in text[:start].split("\n")[-_MAX_STATEMENTS:]:
-        other = _line_option(earlier, keys) if len(earlier) <= _MAX_LENGTH else None
-        if other is not None and (has_text or not other[1]):
-            others.add(other[0])
-    if others - {key}:
+    earlier_lines = [earlier for earlier in text[:start].split("\n")[-_MAX_STATEMENTS:] if len(earlier) <= _MAX_LENGTH]
+    earlier_options = filter(None, (_line_option(earlier, keys) for earlier in earlier_lines))
+    if any(other != key for other, other_has_text in earlier_options if has_text or not other_has_text):
         return NoAnswer(_SEVERAL)
     return ExtractedAnswer(key, folded.span(start, len(text)), "last_line")
 
@@ -299,13 +311,14 @@ def _line_option(line: str, keys: tuple[str, ...]) -> tuple[str, bool] | None:
     """Parse a line as an option; return its key and whether a text follows the key."""
     content = _TEXT_COMMAND.sub("", line).strip(_DECORATION + "-")
     content = re.sub(r"^(?:option|choice|answer)\s+", "", content, flags=re.IGNORECASE)
-    match = _patterns(keys)[0].match(content)
+    match = _patterns(keys).option.match(content)
     if match is None:
         return None
     rest = content[match.end() :].strip(_DECORATION)
     is_bare = match.group().strip() == match["key"]
     if not rest.strip(".,!"):
-        return (_key(match["key"], keys), False) if is_bare is False or match["key"] in keys or rest else None
+        is_exact = match["key"] in keys  # a lone letter in another case is a word or a variable
+        return (_key(match["key"], keys), False) if is_exact or rest or not is_bare else None
     is_separated = not is_bare or rest[0] in ".):"
     if not is_separated or _names_another(content[match.end() :], match["key"], keys):
         return None

@@ -30,7 +30,7 @@ class MalformedData(Exception):
 
 
 def json_value(text: str) -> Extraction[Any]:
-    """Extract JSON: the last fenced block, the whole text, or the last object or array in the text."""
+    """Extract JSON: the last fenced block or the whole text, else (without fences) the last object or array in it."""
     extraction = _fenced_or_whole(text, ("json", "jsonc", "json5"), parse_json)
     return _last_json(text) if isinstance(extraction, NoAnswer) and "```" not in text else extraction
 
@@ -99,7 +99,7 @@ def _parse_float(text: str) -> float:
 
 def _parse_int(text: str) -> int:
     if len(text) > _SAFE_DIGITS:
-        _parse_float(text)  # no other JSON parser reads an integer beyond the range of a double
+        _parse_float(text)  # raises for an integer beyond the range of a double, as other JSON parsers do
     return int(text)
 
 
@@ -144,9 +144,9 @@ def _bracket_depths(text: str, start: int = 0) -> Iterator[tuple[int, int]]:
 def _last_json(text: str) -> Extraction[Any]:
     """Extract the last complete object or array; a valid part of broken data is not extracted.
 
-    The work is bounded by a small multiple of the text's length.
+    Brackets that no data follows (`[see below]`) are prose and are skipped.
     """
-    budget = 4 * len(text) + 10_000
+    budget = 4 * len(text) + 10_000  # characters to scan, so that many unclosed brackets cost no quadratic time
     position, last, problem = 0, None, "no JSON"
     while budget > 0 and (bracket := _BRACKET.search(text, position)) is not None:
         start = bracket.start()
@@ -283,5 +283,5 @@ def parse_csv(text: str) -> list[list[str]]:
     except csv.Error as problem:
         raise MalformedData(f"not CSV: {problem}") from None
     if len({len(row) for row in rows}) != 1:
-        raise MalformedData("not CSV: the rows have different lengths")
+        raise MalformedData("not CSV: no rows, or rows of different lengths")
     return rows

@@ -85,7 +85,7 @@ def find_boxes(text: str) -> tuple[list[ExtractedAnswer[str]], bool]:
             open_braces.append(None)
         elif token["bare"] is not None:
             _append_dropping_nested(boxes, ExtractedAnswer(token["bare"], token.span(), "boxed_token"))
-        elif word.endswith("{") and len(word) > 2:
+        elif word.endswith("{") and word != "\\{":  # a box command with its opening brace
             open_braces.append((token.start(), token.end()))
     last_end = boxes[-1].span[1] if boxes else 0
     return boxes, any(start is not None and start[0] >= last_end for start in open_braces)
@@ -117,8 +117,8 @@ def last_boxed(text: str) -> Extraction[str]:
 def scan_fences(text: str) -> tuple[list[ExtractedAnswer[str]], bool]:
     """Return every closed fenced block, with its language as `rule`, and whether the last fence is unclosed.
 
-    Lines are parsed as in Markdown: the closing fence is at least as long as the opening one and may be indented. The
-    indentation of the opening fence is removed from every line, so that blocks inside lists are dedented.
+    As in Markdown, the closing fence is at least as long as the opening one, both may be indented, and the indentation
+    of the opening fence is removed from every line.
     """
     blocks: list[ExtractedAnswer[str]] = []
     fence: re.Match[str] | None = None
@@ -144,7 +144,7 @@ def fenced_blocks(text: str) -> list[ExtractedAnswer[str]]:
 
 
 def last_fenced_block(text: str, names: Collection[str] | None = None) -> Extraction[str]:
-    """Return the last fenced block, or the last one whose language is in `names`.
+    """Return the last fenced block; with `names`, the last one whose language is in `names`.
 
     An unclosed last fence is `NoAnswer`: the model was cut off while it wrote another answer.
     """

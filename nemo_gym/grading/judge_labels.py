@@ -1,4 +1,4 @@
-"""Labels of a judge: read the verdict of its reply, and keep the texts under judgement from containing a label."""
+"""Labels with which a judge states its verdict: read them from its reply, and remove them from the texts it judges."""
 
 import html
 import re
@@ -23,24 +23,23 @@ _QUALIFIER = re.compile(
 
 
 def verdict_label(reply: str, labels: Sequence[str]) -> str | None:
-    """Return the label with which a judge ends its reply, or the only label that it stated; None if undecided.
+    """Return the label that a judge's reply states as its verdict; None if there is no clear one.
 
-    A label in a negation or condition ("I cannot say [[A=B]]", "it would be [[A=B]] if …") is not stated.
-
-    A reply with several labels, such as one that restates the task, is decided by its last line: the label must stand
-    alone there or begin the last clause ("so they differ: [[A!=B]]").
+    The only label in the reply is the verdict unless each time a negation or condition precedes it ("I cannot say
+    [[A=B]]"). Of several labels, as in a reply that restates the task, the one at the end of the last line counts: it
+    must stand alone there or follow the end of a clause ("so they differ: [[A!=B]]").
     """
     text = strip_reasoning(reply)
     if isinstance(text, NoAnswer):
         return None
-    ordered = sorted(labels, key=len, reverse=True)
-    matches = re.findall("|".join(map(re.escape, ordered)), text.value)
+    longest_first = sorted(labels, key=len, reverse=True)
+    matches = re.findall("|".join(map(re.escape, longest_first)), text.value)
     if len(set(matches)) == 1:
         label = str(matches[0])
-        is_stated = any(not _QUALIFIER.search(piece) for piece in text.value.split(label)[:-1])
-        return label if is_stated else None
+        texts_before_label = text.value.split(label)[:-1]
+        return label if any(not _QUALIFIER.search(before) for before in texts_before_label) else None
     last_line = text.value.strip().rsplit("\n", 1)[-1].strip(_DECORATION)
-    for label in ordered:
+    for label in longest_first:
         if last_line.endswith(label):
             before = last_line.removesuffix(label).rstrip(_DECORATION.replace(".", ""))
             return label if not before or before.endswith(_CLAUSE_END) else None
@@ -48,10 +47,10 @@ def verdict_label(reply: str, labels: Sequence[str]) -> str | None:
 
 
 def remove_labels(text: str, labels: Sequence[str]) -> str:
-    """Replace every label in a text, also one in disguise: in another case, with spaces, entities or look-alikes.
+    """Replace every label in a text, also one in another case, with spaces inside, as entities or with look-alikes.
 
-    A judge that quotes a disguised label writes it in its normal form, which would then count as the verdict. A text
-    without a label is returned unchanged.
+    A judge that quotes such a label writes it in its normal form, which would then count as the verdict. A text without
+    a label is returned unchanged.
     """
     decoded = text
     for _ in range(MAX_ENTITY_LEVELS):
@@ -64,7 +63,7 @@ def remove_labels(text: str, labels: Sequence[str]) -> str:
 
 
 def _disguised_label(label: str) -> re.Pattern[str]:
-    """Return a pattern for a label with spaces inside and any character beyond ASCII in place of its characters."""
+    """Return a pattern for a label that may have spaces inside and characters beyond ASCII in place of its letters."""
     return re.compile(r"\s*".join(f"(?:{re.escape(c)}|[^\x00-\x7f\\s])" for c in label if c != " "), re.IGNORECASE)
 
 

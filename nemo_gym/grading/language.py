@@ -1,4 +1,4 @@
-"""Detect the language of a text with langdetect and a fixed seed, so that results are repeatable."""
+"""Detect the language of a text with langdetect and a fixed seed, so that results are reproducible."""
 
 from functools import lru_cache
 from importlib import import_module
@@ -53,7 +53,7 @@ def detect_language(text: str) -> str | None:
 def _east_asian_language(text: str) -> str | None:
     """Return `ja`, `ko` or `zh` if most letters are East Asian, else None.
 
-    langdetect often classifies short Chinese texts as Korean.
+    This check is needed because langdetect often classifies short Chinese texts as Korean.
     """
     letters = [character for character in text[:MAX_CHARACTERS] if character.isalpha()]
     kana = sum("\u3040" <= character <= "\u30ff" for character in letters)

@@ -19,19 +19,9 @@ _REPLACED = {
     **dict.fromkeys(("dots", "cdots"), "\\ldots"),
     **dict.fromkeys(("to", "rightarrow"), "\\to"),
     **dict.fromkeys(("empty", "varnothing"), "\\emptyset"),
-    "neq": "\\ne",
-    "lt": "<",
-    "gt": ">",
-    "lbrace": "\\{",
-    "rbrace": "\\}",
-    "lbrack": "[",
-    "rbrack": "]",
-    "degree": "°",
-    "percent": "%",
-    "land": " and ",
-    "lor": " or ",
-    "colon": ":",
-}
+    "neq": "\\ne", "lt": "<", "gt": ">", "lbrace": "\\{", "rbrace": "\\}", "lbrack": "[", "rbrack": "]",
+    "degree": "°", "percent": "%", "land": " and ", "lor": " or ", "colon": ":",
+}  # fmt: skip
 _DROPPED = {
     *("left", "right", "displaystyle", "textstyle", "big", "Big", "bigg", "Bigg", "bigl", "bigr", "Bigl", "Bigr"),
     *("limits", "boldsymbol", "bf", "rm", "bm", "mathbf", "mathit", "mathsf", "boxed", "fbox", "ensuremath"),
@@ -42,29 +32,11 @@ _FUNCTION_NAMES = {
     *("sin", "cos", "tan", "log", "ln", "exp", "det", "gcd", "lcm", "arcsin", "arccos", "arctan", "min", "max"),
 }
 _SYMBOLS = {
-    "∞": "\\infty ",
-    "π": "\\pi ",
-    "√": "\\sqrt ",
-    "≤": "\\le ",
-    "≥": "\\ge ",
-    "≠": "\\ne ",
-    "∪": "\\cup ",
-    "∩": "\\cap ",
-    "∈": "\\in ",
-    "±": "\\pm ",
-    "∓": "\\mp ",
-    "∅": "\\emptyset ",
-    "θ": "\\theta ",
-    "α": "\\alpha ",
-    "β": "\\beta ",
-    "γ": "\\gamma ",
-    "λ": "\\lambda ",
-    "φ": "\\phi ",
-    "ω": "\\omega ",
-    "≈": "\\approx ",
-    "→": "\\to ",
+    "∞": "\\infty ", "π": "\\pi ", "√": "\\sqrt ", "≤": "\\le ", "≥": "\\ge ", "≠": "\\ne ", "∪": "\\cup ",
+    "∩": "\\cap ", "∈": "\\in ", "±": "\\pm ", "∓": "\\mp ", "∅": "\\emptyset ", "θ": "\\theta ", "α": "\\alpha ",
+    "β": "\\beta ", "γ": "\\gamma ", "λ": "\\lambda ", "φ": "\\phi ", "ω": "\\omega ", "≈": "\\approx ", "→": "\\to ",
     "…": "\\ldots ",
-}
+}  # fmt: skip
 _COMMAND = re.compile(r"\\([a-zA-Z]+|.)", re.DOTALL)
 _TEXT_CONTENT = re.compile(r"\s*\{([^{}]*)\}")
 _DEGREES = re.compile(r"\^\s*(?:\{\s*(?:\\circ|°|o)\s*\}|\\circ|°)")
@@ -78,7 +50,9 @@ _SHORT_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{([^{}]*)\})\s*(?:(\d)|\{([^{}]
 
 def clean(text: str) -> str:
     """Normalise `text`, so that notations that look the same become equal strings."""
-    text = strip_wrappers(text if text.isascii() else fold(text).text.replace("}^{", "").replace("}_{", ""))
+    if not text.isascii():  # `fold` writes x¹² as x^{1}^{2}, which becomes x^{12}
+        text = fold(text).text.replace("}^{", "").replace("}_{", "")
+    text = strip_wrappers(text)
     for symbol, command in _SYMBOLS.items():
         if symbol in text:
             text = text.replace(symbol, command)
@@ -96,6 +70,7 @@ def _clean_ascii_math(text: str) -> str:
 
 
 def _braced_fraction(match: re.Match[str]) -> str:
+    """Return a match of `_SHORT_FRACTION`, such as `\\frac12`, with braces."""
     above, below = match[1] or match[2] or "", match[3] or match[4] or ""
     return f"\\frac{{{above.strip()}}}{{{below.strip()}}}"
 
@@ -110,9 +85,8 @@ def strip_wrappers(text: str) -> str:
             text = text[:-1]
         for opening, closing in _WRAPPERS:
             inside = text[len(opening) : -len(closing)]
-            if not (text.startswith(opening) and text.endswith(closing) and len(text) > len(opening + closing)):
-                continue
-            if opening not in inside and closing not in inside:
+            is_wrapped = text.startswith(opening) and text.endswith(closing) and len(text) > len(opening + closing)
+            if is_wrapped and opening not in inside and closing not in inside:
                 text = inside
     return text
 
@@ -149,7 +123,8 @@ def _clean_text_command(content: str) -> str:
 def _clean_command(name: str) -> str:
     """Return the normal form of the command `\\name`."""
     if replacement := _REPLACED.get(name):
-        return replacement + (" " if replacement.startswith("\\") and replacement[-1].isalpha() else "")
+        is_command = replacement.startswith("\\") and replacement[-1].isalpha()
+        return f"{replacement} " if is_command else replacement
     if name in _DROPPED:
         return ""
     if name in _SPACES or name in ",;:! \t\n":
@@ -163,13 +138,13 @@ def _clean_command(name: str) -> str:
 
 _OPENING = {"\\begin", "\\{", "«", "(", "[", "{"}
 _CLOSING = {"\\end", "\\}", "»", ")", "]", "}"}
-_DEPTH = re.compile(r"\\begin|\\end|\\[{}]|\\[a-zA-Z]+|[()\[\]{}«»]")
+_BRACKET_OR_COMMAND = re.compile(r"\\begin|\\end|\\[{}]|\\[a-zA-Z]+|[()\[\]{}«»]")
 
 
 def bracket_levels(text: str) -> Iterator[tuple[int, int, str]]:
     """Yield `(position, depth, token)` of every bracket; the depth is the number of brackets around it."""
     depth = 0
-    for match in _DEPTH.finditer(text):
+    for match in _BRACKET_OR_COMMAND.finditer(text):
         token = match.group()
         if token in _OPENING:
             yield match.start(), depth, token
@@ -213,10 +188,9 @@ def split_brackets(text: str) -> tuple[str, str, str] | None:
     opening = next((bracket for bracket in ("(", "[", "{", "\\{") if text.startswith(bracket)), None)
     if opening is None:
         return None
-    outermost = (
-        (position, token) for position, depth, token in bracket_levels(text) if not depth and token in _CLOSING
-    )
-    position, closing = next(outermost, (0, ""))
+    levels = bracket_levels(text)
+    outer_closings = ((position, token) for position, depth, token in levels if depth == 0 and token in _CLOSING)
+    position, closing = next(outer_closings, (0, ""))
     if position + len(closing) != len(text) or closing not in (")", "]", "}", "\\}"):
         return None
     return opening, text[len(opening) : position].strip(), closing

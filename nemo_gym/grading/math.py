@@ -25,13 +25,13 @@ from nemo_gym.grading.math_parsing import (
     is_empty,
     parse_math,
 )
-from nemo_gym.grading.numbers import Number, lacks_other_unit, number_difference
+from nemo_gym.grading.numbers import Number, has_one_ambiguous_unit, number_difference
 from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer, Verdict, VerdictKind
 
 Symbolic = Callable[[str, str], bool]
 """Return whether two LaTeX expressions (answer, gold) are equal; raise `UnreadableExpression` if one is unreadable."""
 
-_BETWEEN_BOXES = re.compile(
+_BETWEEN_PARTS = re.compile(
     r"[\s$,;.]*(?:\\?\(|\\?\)|\\[,;! ]|(?:,|\\text\{)?\s*(?:and|or)\s*\}?)?[\s$,;]*", re.IGNORECASE
 )
 _PHRASE = re.compile(r"\banswer\b[*_`]{0,3}\s{0,4}(?:\bis\b|:|=)[*_`: ]{0,6}", re.IGNORECASE)
@@ -39,7 +39,7 @@ _SENTENCE_END = re.compile(r"\.\s|\.$|;\s|,? (?:because|since|so|which|as|where|
 _DOLLARS = re.compile(r"\$[^$\n]{1,500}\$")
 _MAX_LINE = 600
 _MAX_BETWEEN = 40
-"""Most characters between two boxes that are parts of one answer."""
+"""Maximum characters between two boxes that are parts of one answer."""
 MAX_QUESTION = 20_000
 """Number of characters of a question that are searched for a copied answer."""
 
@@ -74,10 +74,10 @@ def _join_adjacent_boxes(text: str, boxes: list[ExtractedAnswer[str]]) -> Extrac
     adjacent = [last]
     for earlier in reversed(boxes[:-1]):
         between = text[earlier.span[1] : adjacent[0].span[0]]
-        if len(adjacent) > MAX_ITEMS or len(between) > _MAX_BETWEEN or not _BETWEEN_BOXES.fullmatch(between):
+        if len(adjacent) > MAX_ITEMS or len(between) > _MAX_BETWEEN or not _BETWEEN_PARTS.fullmatch(between):
             break
         adjacent.insert(0, earlier)
-    if len({latex.clean(box.value[: latex.MAX_LENGTH]) for box in adjacent}) == 1:
+    if len({latex.clean(box.value[: latex.MAX_LENGTH]) for box in adjacent}) == 1:  # all boxes are the same answer
         return ExtractedAnswer(last.value.strip(), last.span, last.rule)
     value = ", ".join(box.value.strip() for box in adjacent)
     return ExtractedAnswer(value, (adjacent[0].span[0], last.span[1]), "boxes")
@@ -105,13 +105,13 @@ def _first_statement(line: str) -> str:
     if math_parts and not line[: math_parts[0].start()].strip(" *_`("):
         adjacent = [math_parts[0]]
         for part in math_parts[1:]:
-            if not _BETWEEN_BOXES.fullmatch(line[adjacent[-1].end() : part.start()].replace("*", "")):
+            if not _BETWEEN_PARTS.fullmatch(line[adjacent[-1].end() : part.start()].replace("*", "")):
                 break
             adjacent.append(part)
         unit = re.match(r"\s*([a-zA-Z%°][a-zA-Z ]{0,20}|\\?%)[.*]*$", line[adjacent[-1].end() :])
         return ", ".join(part.group()[1:-1].strip() for part in adjacent) + (f" {unit[1]}" if unit else "")
-    cut = _SENTENCE_END.search(line)
-    return (line[: cut.start()] if cut else line).strip(" *_`")
+    sentence_end = _SENTENCE_END.search(line)
+    return (line[: sentence_end.start()] if sentence_end else line).strip(" *_`")
 
 
 def compare_math(answer: str, gold: str, *, symbolic: Symbolic, question: str | None = None) -> Verdict:
@@ -125,11 +125,11 @@ def compare_math(answer: str, gold: str, *, symbolic: Symbolic, question: str | 
         return Verdict(VerdictKind.UNDECIDED, answer, reason=f"the expected answer cannot be read: {expected.reason}")
     if isinstance(parsed, Unreadable):
         return Verdict(VerdictKind.UNPARSED, answer, reason=parsed.reason)
-    same_text = latex.clean(answer) == latex.clean(gold)
-    if not same_text and question is not None and _is_copied(parsed, answer, question):
+    is_same_text = latex.clean(answer) == latex.clean(gold)
+    if not is_same_text and question is not None and _is_copied(parsed, answer, question):
         return Verdict(VerdictKind.WRONG, answer, "copied", "copied from the question")
     try:
-        reason = None if same_text else _MathComparison(symbolic).difference(parsed, expected)
+        reason = None if is_same_text else _MathComparison(symbolic).difference(parsed, expected)
     except UnreadableExpression as problem:
         return Verdict(VerdictKind.UNPARSED, answer, "symbolic", str(problem))
     if reason is None:
@@ -143,7 +143,7 @@ def raise_needs_symbols(_answer: str, _gold: str) -> bool:
 
 
 def _is_copied(parsed: MathShape, answer: str, question: str) -> bool:
-    """Return whether the question contains the answer; words and plain numbers are never copied."""
+    """Return whether the answer is copied from the question; words and plain numbers never count as copied."""
     if isinstance(parsed, WordAnswer) or (isinstance(parsed, Number) and parsed.form != "fraction"):
         return False
     compact = latex.clean(answer).replace(" ", "")
@@ -190,7 +190,8 @@ class _MathComparison:
         if answer == gold:
             return None
         answer_latex, gold_latex = to_latex(answer), to_latex(gold)
-        if lacks_other_unit(answer.unit, gold.unit):  # type: ignore[union-attr]
+        if has_one_ambiguous_unit(answer.unit, gold.unit):  # type: ignore[union-attr]
+            # Its letters may be variables, so they are compared as a part of the expression.
             answer_latex = getattr(answer, "text_with_unit", "") or answer_latex
             gold_latex = getattr(gold, "text_with_unit", "") or gold_latex
         if answer_latex == gold_latex:
@@ -242,10 +243,11 @@ class _MathComparison:
         if "{}" in (answer.brackets, gold.brackets) and (answer.is_ordered or gold.is_ordered):
             return "another kind of brackets"
         if not answer.is_ordered and not gold.is_ordered:
-            if "{}" in (answer.brackets, gold.brackets):
+            if "{}" in (answer.brackets, gold.brackets):  # a set has each item once
                 return self._unordered_difference([*dict.fromkeys(answer.items)], [*dict.fromkeys(gold.items)])
             names, gold_names = _assigned_names(answer.items), _assigned_names(gold.items)
             if names != gold_names and len(names | gold_names) > 2:
+                # `1, 2` for `x = 1, y = 2`: the order tells which value belongs to which variable.
                 return self._ordered_difference(answer.items, gold.items)
             return self._unordered_difference(answer.items, gold.items)
         if answer.brackets != gold.brackets and not _is_bare_tuple(answer, gold):
@@ -306,6 +308,7 @@ def _as_union(shape: MathShape) -> MathShape:
 
 
 def _assigned_names(items: Sequence[MathShape]) -> set[str | None]:
+    """Return the names of the assignments among the items; None stands for items that are no assignments."""
     return {item.name if isinstance(item, Assignment) else None for item in items}
 
 

@@ -169,15 +169,15 @@ def _parse_words(text: str) -> WordAnswer | None:
     words = normalise_text(flat, ignore_punctuation=True)
     if is_marked and len(words) == 1:
         return None  # a single letter is a variable even in \text
-    if _POINTS.fullmatch(flat):
+    if is_marked or _POINTS.fullmatch(flat):
         return WordAnswer(words)
-    if is_marked or (_PLAIN_WORD.search(flat) and all(len(w) > 1 or w in "aI" for w in flat.split())):
-        return WordAnswer(words) if is_marked or (words and not re.search(r"\b(?:and|or)\b", words)) else None
-    return None
+    has_variable = any(len(word) == 1 and word not in "aI" for word in flat.split())
+    is_list = re.search(r"\b(?:and|or)\b", words) is not None
+    return WordAnswer(words) if _PLAIN_WORD.search(flat) and words and not has_variable and not is_list else None
 
 
 def _parse_plus_minus(text: str, depth: int) -> MathShape | None:
-    """Parse `a \\pm b` as a list of two values."""
+    """Parse `a \\pm b` as a list of two values; None for brackets and lists, whose items are parsed one by one."""
     if latex.split_brackets(text) or "," in text or " or " in text or " and " in text:
         return None
     upper = _parse_shape(text.replace("\\pm", "+").replace("\\mp", "-"), depth + 1)
@@ -206,14 +206,17 @@ def _first_unreadable(shapes: tuple[MathShape, ...]) -> Unreadable | None:
 
 
 def _parse_items(text: str, depth: int, brackets: str = "") -> MathShape | None:
-    """Parse items between commas. `10,000` is one item outside brackets, and inside if other commas have a space."""
-    spaced = re.search(r",\s", text) is not None
-    source = _GROUPED.sub(lambda match: match.group().replace(",", "\x00"), text) if not brackets or spaced else text
-    parts, commas = latex.split_outside_brackets(source, _LIST)
-    if not commas:
+    """Parse items between commas, semicolons, "and" or "or"; None if there is only one item.
+
+    `10,000` is one item; inside `brackets` only if another comma has a space after it, as in `(10,000, 5)`.
+    """
+    if not brackets or re.search(r",\s", text):  # hide the commas of thousands from the split
+        text = _GROUPED.sub(lambda match: match.group().replace(",", "\x00"), text)
+    parts, separators = latex.split_outside_brackets(text, _LIST)
+    if not separators:
         return None
     parts = [part.replace("\x00", ",") for part in parts]
-    if not brackets and parts and not parts[-1]:  # a comma at the end
+    if not brackets and not parts[-1]:  # a comma at the end
         parts = parts[:-1]
     shapes = _parse_all(parts, depth)
     if isinstance(shapes, Unreadable):
@@ -240,14 +243,15 @@ def _parse_group(text: str, depth: int) -> MathShape | None:
     items = _parse_items(inside, depth, brackets)
     if items is not None:
         return items
-    if opening + closing in ("()", "{}"):  # parentheses around one item
+    if opening + closing in ("()", "{}"):  # around one item; the braces of a set would be \{ and \}
         return _parse_shape(inside, depth + 1)
     if brackets in ("{}", "[]"):
-        only = _parse_shape(inside, depth + 1)
-        if isinstance(only, Unreadable):
-            return only
-        members = only.items if isinstance(only, ItemGroup) and only.brackets == "" else (only,)
-        return ItemGroup(brackets, members)
+        item = _parse_shape(inside, depth + 1)
+        if isinstance(item, Unreadable):
+            return item
+        if isinstance(item, ItemGroup) and item.brackets == "":  # ± stands for two items
+            return ItemGroup(brackets, item.items)
+        return ItemGroup(brackets, (item,))
     return None
 
 
@@ -260,7 +264,7 @@ def _parse_matrix(text: str, depth: int) -> MathShape | None:
     rows = tuple(tuple(_parse_shape(cell.strip(), depth + 1) for cell in line.split("&")) for line in lines)
     cells = tuple(cell for row in rows for cell in row)
     if not cells or len(cells) > MAX_ITEMS or len({len(row) for row in rows}) != 1:
-        return Unreadable("a matrix with rows of different lengths, or too large")
+        return Unreadable("a matrix that is empty, too large, or has rows of different lengths")
     return _first_unreadable(cells) or Matrix(rows)
 
 
@@ -279,7 +283,7 @@ def _parse_relation(text: str, depth: int) -> MathShape | None:
 
 
 def _parse_equation(text: str, parts: list[str], depth: int) -> MathShape:
-    """Parse `x = 3` as an assignment and any other equation as a relation."""
+    """Parse `x = 3` and `x = 1 + 2 = 3` as an assignment of 3, and any other equation as a relation."""
     if not all(parts):
         return Unreadable("an equation with an empty side")
     values = [number for part in parts if (number := parse_cleaned_number(part)) is not None]
@@ -296,6 +300,7 @@ def _parse_equation(text: str, parts: list[str], depth: int) -> MathShape:
 
 
 def _name(text: str) -> str:
+    """Return the normal form of a variable's name, without braces, guillemets and spaces."""
     return normalise_text(text.replace("«", "").replace("»", "").replace("{", "").replace("}", "")).replace(" ", "")
 
 
@@ -306,7 +311,7 @@ def _parse_inequality(parts: list[str], signs: list[str], depth: int) -> MathSha
         return Unreadable("an inequality with an empty side, or a long chain")
     if len(parts) == 2:
         left, right, sign = parts[0], parts[1], operators[0]
-        if not _VARIABLE.fullmatch(left.strip()):
+        if not _VARIABLE.fullmatch(left.strip()):  # `1 > x` is `x < 1`
             left, right, sign = right, left, sign.translate(str.maketrans("<>", "><"))
         if not _VARIABLE.fullmatch(left.strip()) or re.search(r"[a-zA-Z]", re.sub(r"\\[a-zA-Z]+", "", right)):
             return Relation(parts[0], operators[0], parts[1])
@@ -316,10 +321,11 @@ def _parse_inequality(parts: list[str], signs: list[str], depth: int) -> MathSha
         return _interval(brackets, low, high, left, depth)
     if operators[0][0] != operators[1][0] or not _VARIABLE.fullmatch(parts[1].strip()):
         return Unreadable("a chain of inequalities")
-    low, high, first, second = parts[0], parts[2], operators[0], operators[1]
-    if first[0] == ">":
-        low, high, first, second = high, low, second, first
-    return _interval(("[" if "=" in first else "(") + ("]" if "=" in second else ")"), low, high, parts[1], depth)
+    low, high, low_sign, high_sign = parts[0], parts[2], operators[0], operators[1]
+    if low_sign[0] == ">":  # `2 > x > 1` is `1 < x < 2`
+        low, high, low_sign, high_sign = high, low, high_sign, low_sign
+    brackets = ("[" if "=" in low_sign else "(") + ("]" if "=" in high_sign else ")")
+    return _interval(brackets, low, high, parts[1], depth)
 
 
 def _interval(brackets: str, low: str, high: str, variable: str, depth: int) -> MathShape:

@@ -101,23 +101,24 @@ def _parse_signed(core: str) -> Number | None:
 
 
 def _parse_whole(text: str | None) -> int:
+    """Parse a whole number with thousands separators; None is 0."""
     return int((text or "0").replace(",", "").replace(" ", ""))
 
 
 def _parse_decimal(core: str) -> Number | None:
     """Parse an integer, a decimal or scientific notation."""
     if power := _POWER_OF_TEN.fullmatch(core):
-        return _scale(Fraction(1), _exponent(power), "scientific", 1, 0)
+        return _scale(Fraction(1), _exponent(power), digits=1, places=0)
     match = _DECIMAL.fullmatch(core)
     if match is None or not (match["whole"] or match["part"]):
         return None
-    part = match["part"] or ""
-    value = Fraction(_parse_whole(match["whole"])) + (Fraction(int(part), 10 ** len(part)) if part else 0)
-    digits = len((f"{_parse_whole(match['whole'])}{part}").lstrip("0"))
+    whole, decimals = _parse_whole(match["whole"]), match["part"] or ""
+    value = Fraction(whole) + (Fraction(int(decimals), 10 ** len(decimals)) if decimals else 0)
+    digits, places = len(f"{whole}{decimals}".lstrip("0")), len(decimals)
     exponent = _exponent(match)
     if exponent is None:
-        return Number(value, "decimal" if part.strip("0") else "integer", digits=digits, places=len(part))
-    return _scale(value, exponent, "scientific", digits, len(part))
+        return Number(value, "decimal" if decimals.strip("0") else "integer", digits=digits, places=places)
+    return _scale(value, exponent, digits=digits, places=places)
 
 
 def _exponent(match: re.Match[str]) -> int | None:
@@ -125,10 +126,11 @@ def _exponent(match: re.Match[str]) -> int | None:
     return int(text.replace(" ", "")) if text else None
 
 
-def _scale(value: Fraction, exponent: int | None, form: str, digits: int, places: int) -> Number | None:
+def _scale(value: Fraction, exponent: int | None, *, digits: int, places: int) -> Number | None:
+    """Multiply by a power of ten; None if the exponent is missing or too large. `places` are those of `value`."""
     if exponent is None or abs(exponent) > MAX_EXPONENT:
         return None
-    return Number(value * Fraction(10) ** exponent, form, digits=digits, places=places - exponent)
+    return Number(value * Fraction(10) ** exponent, "scientific", digits=digits, places=places - exponent)
 
 
 def _parse_fraction(core: str) -> Number | None:
@@ -140,11 +142,10 @@ def _parse_fraction(core: str) -> Number | None:
     denominator = _parse_whole(match["below"] or match["below2"])
     if denominator == 0:
         return None
-    mixed = match["mixed"] or match["mixed2"]
-    part = Fraction(numerator, denominator)
-    if mixed:
-        return Number(int(mixed) + part, "mixed") if part < 1 and not match["sign"] else None
-    return Number(-part if match["sign"] == "-" else part, "fraction")
+    fraction = Fraction(numerator, denominator)
+    if whole := match["mixed"] or match["mixed2"]:
+        return Number(int(whole) + fraction, "mixed") if fraction < 1 and not match["sign"] else None
+    return Number(-fraction if match["sign"] == "-" else fraction, "fraction")
 
 
 def _parse_repeating(core: str) -> Number | None:
@@ -152,9 +153,9 @@ def _parse_repeating(core: str) -> Number | None:
     match = _REPEATING.fullmatch(core)
     if match is None:
         return None
-    part, period = match["part"], match["period"]
-    value = Fraction(int((match["whole"] or "0") + part), 10 ** len(part))
-    return Number(value + Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(part)), "repeating")
+    decimals, period = match["part"], match["period"]
+    value = Fraction(int((match["whole"] or "0") + decimals), 10 ** len(decimals))
+    return Number(value + Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(decimals)), "repeating")
 
 
 def _parse_with_base(core: str) -> Number | None:
@@ -179,7 +180,7 @@ def number_difference(answer: Number, gold: Number) -> str | None:
         # Only one number has a base: compare the digits.
         return None if _digits(answer) == _digits(gold) else "another base"
     value, expected = answer.value, gold.value
-    if lacks_other_unit(answer.unit, gold.unit):
+    if has_one_ambiguous_unit(answer.unit, gold.unit):
         return "a variable, or a unit that the other side lacks"
     if answer.unit and gold.unit:
         if answer.unit.dimension != gold.unit.dimension:
@@ -199,14 +200,14 @@ def number_difference(answer: Number, gold: Number) -> str | None:
     return None
 
 
-def lacks_other_unit(one: MeasurementUnit | None, other: MeasurementUnit | None) -> bool:
-    """Return whether only one side has a unit and its letters could be variables: `6` and `6 m` are not equal."""
+def has_one_ambiguous_unit(one: MeasurementUnit | None, other: MeasurementUnit | None) -> bool:
+    """Return whether only one side has a unit, and its letters could be variables, as in `6` and `6 m`."""
     unit = one or other
     return (one is None) != (other is None) and unit is not None and unit.may_be_variables
 
 
 def _digits(number: Number) -> str:
-    """Return the digits of a whole number in its base; a fraction as text."""
+    """Return a whole number as text in its base; any other number as a fraction."""
     if number.value.denominator != 1:
         return str(number.value)
     remaining, digits = abs(number.value.numerator), ""
@@ -217,20 +218,20 @@ def _digits(number: Number) -> str:
 
 
 def _on_one_scale(answer: Number, gold: Number) -> tuple[Fraction, Fraction]:
-    """Return both values as fractions, or both as percentages.
+    """Return both values as fractions of 1 or both as percentages, so that they can be compared.
 
-    If only one has a percent sign, equal numbers above 1 (`50%` and `50`) are both percentages.
+    A percent sign may be missing on one side if the number is above 1: `50%` equals `50`, and also `0.5`.
     """
     if answer.percent == gold.percent:
         return answer.value, gold.value
-    with_sign, other = (answer, gold) if answer.percent else (gold, answer)
-    if with_sign.value == other.value and abs(other.value) > 1 and other.form != "fraction":
+    without_sign = gold if answer.percent else answer
+    if answer.value == gold.value and abs(without_sign.value) > 1 and without_sign.form != "fraction":
         return answer.value, gold.value
     return (answer.value / 100, gold.value) if answer.percent else (answer.value, gold.value / 100)
 
 
 def is_rounding_of(answer: Number, value: Fraction) -> bool:
-    """Return whether `answer` has six or more digits and is within one unit of its last digit of `value`."""
+    """Return whether `answer` has six or more digits and differs from `value` by less than one in its last digit."""
     if answer.form not in ("decimal", "scientific") or answer.digits < MIN_ROUNDED_DIGITS:
         return False
     return abs(answer.value - value) < Fraction(1, 10) ** answer.places
@@ -243,24 +244,25 @@ _IN_PROSE = re.compile(
 
 
 def last_number(text: str) -> Extraction[Number]:
-    """Extract the last number in a text, with thousands separators, fractions, exponents and percentages."""
+    """Extract the last number in a text; it may have thousands separators, a denominator, exponent or percent sign."""
     folded = fold(text)
-    last_match = deque(_IN_PROSE.finditer(folded.text), maxlen=1)
-    if not last_match:
+    last_matches = deque(_IN_PROSE.finditer(folded.text), maxlen=1)
+    if not last_matches:
         return NoAnswer("no number")
-    start, end = last_match[0].span()
+    match = last_matches[0]
+    start, end = match.span()
     if end - start > MAX_LENGTH:
         return NoAnswer(f"the last number has more than {MAX_LENGTH} characters")
-    parsed = parse_cleaned_number(last_match[0].group().replace(" ", ""))
+    parsed = parse_cleaned_number(match.group().replace(" ", ""))
     if parsed is None:
         return NoAnswer("the last number cannot be read")
     return ExtractedAnswer(parsed, folded.span(start, end), "last_number")
 
 
 def last_value(text: str) -> float | None:
-    """Return the last number in a text as a float; None if it is missing, too large or not in plain ASCII digits.
+    """Return the last number in a text as a float; None if it is missing or too large.
 
-    A fraction is unevaluated arithmetic, and superscripts or digits of other scripts may have another meaning.
+    None also for a fraction, which is unevaluated arithmetic, and for digits beyond ASCII, such as superscripts.
     """
     extraction = last_number(text)
     if isinstance(extraction, NoAnswer) or extraction.value.form not in ("integer", "decimal", "scientific"):

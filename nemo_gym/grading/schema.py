@@ -22,6 +22,7 @@ MAX_STEPS = 2_000_000
 MAX_PATTERN_INPUT = 10_000
 """Maximum length of strings matched against a `pattern`, which may backtrack."""
 
+# Keywords by their value: a schema, a list of schemas, schemas by name, other values, values that nothing checks.
 _SCHEMA = {"items", "additionalProperties", "not", "propertyNames", "contains"}
 _SCHEMA_LISTS = {"anyOf", "oneOf", "allOf", "prefixItems"}
 _SCHEMA_MAPS = {"properties", "patternProperties", "$defs", "definitions"}
@@ -76,7 +77,7 @@ def schema_problems(schema: Any) -> list[str]:
 
 
 def _keyword_problems(schema: Any, path: str) -> Iterator[str]:
-    """Yield problems that the metaschema allows: unknown keywords, external references, checks that never pass."""
+    """Yield problems that the metaschema allows, such as unknown keywords and references outside the schema."""
     if not isinstance(schema, dict):
         return
     for key, value in schema.items():
@@ -142,24 +143,25 @@ def _validator_class() -> Any:
 def _with_counted_steps(check: Check) -> Check:
     """Wrap a check so that it counts as one step and raises at the limit."""
 
-    def counted_check(validator: Any, keyword: Any, value: Any, schema: dict[str, Any]) -> Iterator[Any]:
+    def counted_check(validator: Any, keyword_value: Any, value: Any, schema: dict[str, Any]) -> Iterator[Any]:
         if next(_steps.get(), None) is None:
             raise _WorkLimitExceeded
-        return check(validator, keyword, value, schema)
+        return check(validator, keyword_value, value, schema)
 
     return counted_check
 
 
 def _with_bounded_input(check: Check) -> Check:
-    """Wrap a check with patterns so that it rejects long strings instead of matching them."""
+    """Wrap a check with patterns so that it rejects long strings and long names instead of matching them."""
 
-    def bounded_check(validator: Any, keyword: Any, value: Any, schema: dict[str, Any]) -> Iterator[Any]:
-        uses_pattern = isinstance(keyword, str) or "patternProperties" in schema
-        names = value if isinstance(value, dict) else [value]
-        if uses_pattern and any(isinstance(name, str) and len(name) > MAX_PATTERN_INPUT for name in names):
+    def bounded_check(validator: Any, keyword_value: Any, value: Any, schema: dict[str, Any]) -> Iterator[Any]:
+        # `pattern` has a string as its value; `additionalProperties` uses the patterns of `patternProperties`.
+        uses_pattern = isinstance(keyword_value, str) or "patternProperties" in schema
+        texts = value if isinstance(value, dict) else [value]
+        if uses_pattern and any(isinstance(text, str) and len(text) > MAX_PATTERN_INPUT for text in texts):
             yield _violation(f"longer than {MAX_PATTERN_INPUT:,} characters, too long for a pattern")
         else:
-            yield from check(validator, keyword, value, schema) or ()
+            yield from check(validator, keyword_value, value, schema) or ()
 
     return bounded_check
 

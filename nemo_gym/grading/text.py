@@ -32,7 +32,7 @@ _SIGNS = {
 _CIRCLED = {chr(0x1F150 + i): chr(65 + i) for i in range(26)} | {chr(0x1F170 + i): chr(65 + i) for i in range(26)}
 
 _PASSES = 3
-"""Number of passes: case folding can create new look-alikes, which the next pass replaces."""
+"""How often a text is folded: changing the case can create new look-alikes, which the next pass replaces."""
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
@@ -43,7 +43,7 @@ class FoldedText:
 
     text: str
     positions: "array[int] | None"
-    """Original position of every folded character; None if all positions are equal."""
+    """Original position of every folded character; None if every character keeps its position."""
     length: int
     """Length of the original text."""
 
@@ -83,10 +83,10 @@ def _fold_character(character: str) -> str:
         if character in table:
             return table[character]
     category = unicodedata.category(character)
-    if category in ("Cf", "Mn", "Me", "Cc", "Cs", "Co"):
+    if category in ("Cf", "Mn", "Me", "Cc", "Cs", "Co"):  # format, combining, control, surrogate, private use
         return ""
-    if category in ("Zs", "Zl", "Zp"):
-        return "\n" if category in ("Zl", "Zp") else " "
+    if category in ("Zs", "Zl", "Zp"):  # space, line and paragraph separators
+        return " " if category == "Zs" else "\n"
     decomposition = unicodedata.decomposition(character)
     compatible = unicodedata.normalize("NFKC", character)
     if decomposition.startswith("<super>"):
@@ -116,7 +116,8 @@ def normalise_text(
         if ignore_case:
             normalised = normalised.casefold()
     if ignore_punctuation:
-        normalised = "".join(" " if unicodedata.category(c)[0] in "PS" else c for c in normalised)
+        is_punctuation = {c: unicodedata.category(c)[0] in "PS" for c in set(normalised)}  # punctuation and symbols
+        normalised = "".join(" " if is_punctuation[c] else c for c in normalised)
     if ignore_articles:
         normalised = _ARTICLES.sub(" ", normalised)
     return " ".join(normalised.split())
@@ -137,9 +138,9 @@ def compare_text(
         ignore_articles=ignore_articles,
         ignore_punctuation=ignore_punctuation,
     )
-    words = normalise(answer)
-    if not words:
+    normal = normalise(answer)
+    if not normal:
         return Verdict(VerdictKind.UNPARSED, reason="the answer is empty")
-    if words in map(normalise, [golds] if isinstance(golds, str) else golds):
-        return Verdict(VerdictKind.CORRECT, words, "text")
-    return Verdict(VerdictKind.WRONG, words, "text", "differs from the expected text")
+    if normal in map(normalise, [golds] if isinstance(golds, str) else golds):
+        return Verdict(VerdictKind.CORRECT, normal, "text")
+    return Verdict(VerdictKind.WRONG, normal, "text", "differs from the expected text")

@@ -7,12 +7,12 @@ from fractions import Fraction
 
 @dataclass(frozen=True)
 class MeasurementUnit:
-    """A unit: its dimension and its factor; units of the same dimension can be converted exactly."""
+    """A unit: its dimension and its factor, by which units of the same dimension are converted exactly."""
 
     dimension: str
     factor: Fraction = Fraction(1)
     may_be_variables: bool = field(default=False, compare=False)
-    """The letters could be variables: `3 m`, `2mg`. Such a unit counts only if the other side has a unit, too."""
+    """True if the letters could be variables: `3 m`, `2mg`. Such a unit counts only if the other side has a unit."""
 
     @property
     def is_multiplier(self) -> bool:
@@ -21,24 +21,17 @@ class MeasurementUnit:
 
 
 def _unit_table() -> dict[str, MeasurementUnit]:
-    """Return the units by every spelling of their names."""
+    """Return the units by every spelling of their names in singular (`inche` is `inches` without its `s`)."""
     rows: dict[str, dict[str, str]] = {
         "length": {
-            "mm millimeter millimetre": "1/1000",
-            "cm centimeter centimetre": "1/100",
-            "dm decimeter decimetre": "1/10",
-            "m meter metre": "1",
-            "km kilometer kilometre": "1000",
+            "mm millimeter millimetre": "1/1000", "cm centimeter centimetre": "1/100",
+            "dm decimeter decimetre": "1/10", "m meter metre": "1", "km kilometer kilometre": "1000",
         },
         "imperial length": {"in inch inche": "1", "ft foot feet": "12", "yd yard": "36", "mi mile": "63360"},
         "mass": {"mg milligram": "1/1000", "g gram": "1", "kg kilogram": "1000", "tonne": "1000000"},
         "weight": {"oz ounce": "1", "lb lbs pound": "16"},
         "time": {
-            "ms millisecond": "1/1000",
-            "s sec second": "1",
-            "min minute": "60",
-            "h hr hour": "3600",
-            "day": "86400",
+            "ms millisecond": "1/1000", "s sec second": "1", "min minute": "60", "h hr hour": "3600", "day": "86400",
             "week": "604800",
         },
         "volume": {"ml milliliter millilitre": "1/1000", "l liter litre": "1"},
@@ -50,18 +43,14 @@ def _unit_table() -> dict[str, MeasurementUnit]:
         "yen": {"¥ yen jpy": "1"},
         "rupee": {"₹ rupee inr": "1"},
         "multiplier": {
-            "dozen": "12",
-            "hundred": "100",
-            "thousand": "1000",
-            "million": "1000000",
-            "billion": "1000000000",
+            "dozen": "12", "hundred": "100", "thousand": "1000", "million": "1000000", "billion": "1000000000",
             "trillion": "1000000000000",
         },
-    }
+    }  # fmt: skip
     return {
         word: MeasurementUnit(dimension, Fraction(factor))
-        for dimension, words in rows.items()
-        for spellings, factor in words.items()
+        for dimension, factors in rows.items()
+        for spellings, factor in factors.items()
         for word in spellings.split()
     }
 
@@ -80,17 +69,17 @@ _MAX_WORDS = 4
 def split_unit(text: str) -> tuple[str, MeasurementUnit | None]:
     """Split text into the number or expression and its unit: a unit after it or a currency before it."""
     if money := _CURRENCY.fullmatch(text):
-        word = money["mark"].strip().lower()
+        mark = money["mark"].strip().lower()
         core, trailing_unit = split_unit(money["rest"].strip())
         if trailing_unit is not None and trailing_unit.is_multiplier:
             return text, None
-        return f"{money['sign'].strip()}{core}", _UNITS[word]
-    core, word = _split_trailing_word(text)
-    unit = _parse_unit(word, spaced=text[len(core)] == " " or "«" in word) if word else None
+        return f"{money['sign'].strip()}{core}", _UNITS[mark]
+    core, unit_text = _split_unit_text(text)
+    unit = _parse_unit(unit_text, spaced=text[len(core)] == " " or "«" in unit_text) if unit_text else None
     return (text, None) if unit is None else (core, unit)
 
 
-def _split_trailing_word(text: str) -> tuple[str, str]:
+def _split_unit_text(text: str) -> tuple[str, str]:
     """Split text into a core that ends with a digit or bracket, and the unit text after it (empty if none)."""
     end = len(text)
     start = end
@@ -108,7 +97,7 @@ def _split_trailing_word(text: str) -> tuple[str, str]:
 
 
 def _parse_unit(text: str, *, spaced: bool) -> MeasurementUnit | None:
-    """Parse a unit; `spaced`: a space separates it from the number."""
+    """Parse a unit; with `spaced`, a space separates it from the number."""
     power = ""
     if match := re.search(r"\^ ?\{? ?(-?[23]) ?\}?$", text):
         power, text = match[1], text[: match.start()].strip()
@@ -140,7 +129,7 @@ def _may_touch_digits(word: str) -> bool:
 
 
 def _singular(word: str) -> str:
-    """Return the name of a unit in singular and lower case, unless it is in the table as written."""
+    """Return the spelling of a word in the table of units; for an unknown word, lower case without a final `s`."""
     if word in _UNITS:
         return word
     lower = word.lower()
@@ -150,7 +139,7 @@ def _singular(word: str) -> str:
 
 
 def _raise_unit(unit: MeasurementUnit, word: str, power: str) -> MeasurementUnit | None:
-    """Return the square or cube of a unit; None if it has none, such as a currency."""
+    """Return a unit to the given power, or unchanged without one; None if it cannot have a power, like a currency."""
     if not power:
         return unit
     if unit.is_multiplier or not word[0].isalpha():

@@ -64,10 +64,10 @@ class SubsetField:
         self.field = field
         self._path = field.split(".")
         self._values: set[str] = set()
-        self._record_fields: tuple[str, ...] = ()
+        self._record_fields: tuple[str, ...] = ()  # of the last record without a value, for the error
 
     def __call__(self, record: Mapping[str, Any]) -> str | None:
-        """Return the subset of a record, or None if the field is empty."""
+        """Return the subset of a record, or None if the field is missing, empty, an object or a list."""
         value: Any = record
         for name in self._path:
             value = value.get(name) if isinstance(value, Mapping) else None
@@ -96,7 +96,7 @@ class SubsetField:
 
 
 class AgentRollouts:
-    """The statistics of one agent's rollouts and, if its server computes metrics, the stripped records for it."""
+    """The statistics of one agent's rollouts and, with `keep_rows`, the stripped records to send to its server."""
 
     def __init__(self, *, keep_rows: bool) -> None:
         self.stats = RolloutStats()
@@ -110,7 +110,7 @@ class AgentRollouts:
             subset_stats = self.subsets.get(subset)
             if subset_stats is None:
                 subset_stats = self.subsets[subset] = RolloutStats(self.stats.names)
-            subset_stats.records[self.stats.last_id] = record_numbers
+            subset_stats.records[self.stats.last_id] = record_numbers  # shared, not computed again
         if self.rows is not None:
             self.rows.append(strip_conversation(record))
 
@@ -118,8 +118,8 @@ class AgentRollouts:
 class RolloutsByAgent:
     """The rollouts of each agent, added one at a time. Memory holds their numbers, not the records.
 
-    Only for agents that `has_own_metrics` selects are the stripped records kept as well. `subset_of` returns the
-    subset of a record, or None.
+    Stripped records are kept only for the agents that `has_own_metrics` selects. `subset_of` returns the subset of a
+    record, or None.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class RolloutsByAgent:
         self._rollouts_of(StoredRollout(record).agent).add(record, self._subset_of(record))
 
     def add_failure(self, record: Row) -> None:
-        """Add a record of a failures file. The failure counts unless its rollout is also added as scored.
+        """Add a failure, which counts unless its rollout is also added as scored; other records are ignored.
 
         Raises:
             RolloutRowsError: the record has no key.
@@ -161,9 +161,9 @@ class RolloutsByAgent:
 
 
 def metrics_entry(agent: str | None, rollouts: AgentRollouts, answer: Row | None = None) -> Row:
-    """Build the metrics entry of an agent from its statistics, or from `answer`, the metrics its server computed.
+    """Build the metrics entry of an agent: its metrics from `answer` if its server computed them, and its scores.
 
-    Without `answer`, `group_level_metrics` is an iterator: there may be many tasks, and they are only written.
+    Without `answer`, `group_level_metrics` is an iterator, so that the metrics of many tasks are not held in memory.
     """
     entry: Row = {AGENT_REF_KEY_NAME: {"name": agent or UNNAMED_AGENT}}
     if answer is None:
@@ -172,7 +172,7 @@ def metrics_entry(agent: str | None, rollouts: AgentRollouts, answer: Row | None
     else:
         for key, empty in ((AGENT_METRICS, {}), (KEY_METRICS, {}), (GROUP_METRICS, [])):
             entry[key] = answer.get(key, empty)
-    # A server that computes no metrics of its rollouts (they were not verified, say) has no scores either.
+    # Without metrics from the server (for example, because rollouts were not verified) there are no scores either.
     has_scores = answer is None or bool(entry[AGENT_METRICS])
     entry |= {
         SCORES: compute_scores(rollouts.stats) if has_scores else {},
@@ -191,7 +191,7 @@ async def aggregate_to_file(
     failures: Iterable[Row] = (),
     has_own_metrics: Callable[[str], bool] = lambda _: True,
 ) -> list[Row]:
-    """Write one entry per agent to `path`, in the order of the records, and return the entries.
+    """Write one entry per agent to `path`, in the order of their first records, and return the entries.
 
     `fetch` is called for the agents that `has_own_metrics` selects. The metrics of the other agents are computed here.
 
@@ -217,9 +217,9 @@ async def aggregate_to_file(
 
 
 async def metrics_entries(by_agent: RolloutsByAgent, fetch: FetchMetrics) -> tuple[list[Row], dict[str, GymError]]:
-    """Return the entry of each agent, and the errors of agents that returned no metrics.
+    """Return the entry of each agent, and the errors of agents whose server returned no metrics.
 
-    `fetch` receives records sorted by task, so that the same file always gives the same bytes.
+    `fetch` receives stripped records sorted by task, so that the same file always gives the same bytes.
     """
     answers: dict[str | None, Row | None] = {}
     errors: dict[str, GymError] = {}
@@ -236,8 +236,8 @@ async def metrics_entries(by_agent: RolloutsByAgent, fetch: FetchMetrics) -> tup
     async with asyncio.TaskGroup() as tasks:
         for agent, rollouts in by_agent.agents.items():
             tasks.create_task(fetch_one(agent, rollouts))
-    answered = [(agent, rollouts) for agent, rollouts in by_agent.agents.items() if agent in answers]
-    return [metrics_entry(agent, rollouts, answers[agent]) for agent, rollouts in answered], errors
+    items = by_agent.agents.items()
+    return [metrics_entry(agent, rollouts, answers[agent]) for agent, rollouts in items if agent in answers], errors
 
 
 async def fetch_metrics(client: ServerClient, server: str, records: list[Row]) -> Row:
@@ -260,18 +260,18 @@ async def fetch_metrics(client: ServerClient, server: str, records: list[Row]) -
     return metrics
 
 
-async def _post(client: ServerClient, server: str, records: list[Row], repeats: int = 2) -> ClientResponse:
-    """Call `/aggregate_metrics`; repeat the call, which has no effects, if the process of the server ends."""
+async def _post(client: ServerClient, server: str, records: list[Row], retries: int = 2) -> ClientResponse:
+    """Call `/aggregate_metrics`; if the server's process ends, retry, which is safe because the call has no effects."""
     try:
         return await client.post(server_name=server, url_path=METRICS_PATH, json={"verify_responses": records})
     except ServerUnreachable:
-        if not repeats:
+        if not retries:
             raise
-    return await _post(client, server, records, repeats - 1)
+    return await _post(client, server, records, retries - 1)
 
 
 def write_metrics(path: Path, entries: Iterable[Row]) -> None:
-    """Write the entries as one indented JSON array, tasks one at a time. The file is replaced when it is complete."""
+    """Write the entries as an indented JSON array, group by group, to a new file that then replaces `path`."""
     try:
         with whole_file(path) as file:
             file.write(b"[")

@@ -52,9 +52,9 @@ _BAD_REPLY_ERRORS = frozenset({"ValidationError", "ConversionError", "JSONDecode
 
 
 def server_types(config: Mapping[str, Any]) -> ServerTypeOf:
-    """Return a lookup of the server type by instance name or provider address.
+    """Return a lookup of the server type by instance name.
 
-    The host and port of an endpoint that a model server forwards to (`*base_url`) are a model's, too.
+    The address of an endpoint that a model server forwards to (`*base_url`) has the type of a model server.
     """
     types: dict[str, str] = {}
     for instance in server_instances(config).values():
@@ -69,16 +69,16 @@ def server_types(config: Mapping[str, Any]) -> ServerTypeOf:
 
 
 def needed_servers(config: Mapping[str, Any]) -> dict[str, frozenset[str]]:
-    """Return, for each instance, the instance itself and those that its block refers to, directly or indirectly."""
+    """Return, for each instance, the instance itself and those that its block names, directly or indirectly."""
     instances = server_instances(config)
     references = {name: _texts(block.fields) & instances.keys() for name, block in instances.items()}
     needed: dict[str, frozenset[str]] = {}
     for name in instances:
-        names, unread = {name}, [name]
-        while unread:
-            added = references[unread.pop()] - names
+        names, pending = {name}, [name]
+        while pending:
+            added = references[pending.pop()] - names
             names |= added
-            unread += added
+            pending += added
         needed[name] = frozenset(names)
     return needed
 
@@ -111,10 +111,10 @@ def _host_and_port(text: str) -> str | None:
 
 
 def classify_error(error: Exception, agent: str, server_type: ServerTypeOf, *, judges: Container[str] = ()) -> Failure:
-    """Return the failure that describes an error of a call to `agent`.
+    """Return the failure that describes an error of a `/run` call to `agent`.
 
-    The failed server is read from response headers, never from the error text. `judges` are the models that the
-    verifier calls.
+    For an error response, the failed server is read from the headers, never from the text. `judges` are the models that
+    only the verifier calls.
     """
     if isinstance(error, ClientResponseError):
         return _failure_of_status(error, agent, server_type, judges)
@@ -160,9 +160,9 @@ def _failure_of_status(
     cause = headers.get(ERROR_HEADER, "")
     is_too_large = cause == ModelAnswerTooLarge.__name__
     is_transient = _is_transient(status) and not is_too_large
-    # No row is at fault for a wrong key, so only the content of a row makes a refusal permanent.
     is_refusal = not is_transient and not is_too_large and status >= 400 and (phase is Phase.MODEL or server in judges)
     refusal_status = status if is_refusal else None
+    # A refusal is permanent only if the content of the row can be its reason; a wrong key can be replaced.
     is_retryable = is_transient or (is_refusal and status not in ROW_STATUSES)
     if server in judges:
         kind, phase = FailureKind.JUDGE_FAILED, Phase.VERIFY
@@ -185,12 +185,12 @@ def _failure_of_status(
 
 
 def _is_transient(status: int) -> bool:
-    """Return whether a retry in the same run can succeed. A 422 (malformed row) or a 401 would only be repeated."""
+    """Return whether a retry in the same run can succeed; a 422 (malformed row) or a 401 would only come again."""
     return status >= 500 or status in (408, 409, 425, 429)
 
 
 def _passed_deadline(cause: str, phase: Phase | None = None) -> str:
-    """Return the name of the deadline that passed, by the error class `cause`, else by the phase."""
+    """Return the name of the deadline that passed: that of the error class `cause`, else that of the phase."""
     return _DEADLINE_OF_ERROR.get(cause) or (_DEADLINE_OF_PHASE.get(phase) if phase else None) or REQUEST_DEADLINE
 
 

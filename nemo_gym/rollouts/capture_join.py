@@ -1,4 +1,9 @@
-"""Join captured model calls and agent observations to a rollout: its capture and its trajectory."""
+"""Add captured model calls, and a trajectory built from them and from agent observations, to the result of a rollout.
+
+An agent may report observations: its invocations (each one run of an agent or sub-agent, with references to the model
+calls it made) and its tool calls. A bundle holds the observations of one source. An observation that is missing,
+invalid or cannot be joined to a model call becomes a gap, which the trajectory lists; it never fails the rollout.
+"""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -37,7 +42,7 @@ from nemo_gym.wire.stored_rollout import Row, StoredRollout
 
 
 def with_captures(send: Send, captures: CaptureStore) -> Send:
-    """Wrap `send` so that its result contains the rollout's captured model calls. Files are accessed in a thread."""
+    """Wrap `send` so that its result contains the rollout's captured model calls and trajectory."""
 
     def join_captures(job: Job, result: Row, rollout_id: str) -> None:
         merge_model_call_capture_into_record(result, captures, rollout_id)
@@ -56,9 +61,9 @@ def with_captures(send: Send, captures: CaptureStore) -> Send:
 
 
 def attach_trajectory_record(row: Row, result: Row | None = None) -> Row:
-    """Add `ng_trajectory` to a result, in place, if there are observations, and return the result.
+    """Add the trajectory, if there is one, to a result in place, and return the result.
 
-    Called with the result alone, or with the row and its result: indices that the result lacks come from the row.
+    With one argument, that argument is the result. With two, fields that the result lacks are read from the row.
     """
     target = row if result is None else result
     trajectory = build_trajectory({**row, **target})
@@ -68,30 +73,28 @@ def attach_trajectory_record(row: Row, result: Row | None = None) -> Row:
 
 
 def build_trajectory(record: Row) -> TrajectoryRecord | None:
-    """Return the trajectory of a result, or None if neither the agent nor a model server observed anything.
-
-    Observations that cannot be read or joined become gaps instead of errors, so that they never fail a rollout.
-    """
-    reported = record.get(NG_AGENT_OBSERVATIONS_KEY)
-    if not isinstance(record.get(NG_MODEL_CALL_CAPTURE_KEY), Mapping) and not reported:
+    """Return the trajectory of a result, or None if it has neither captured model calls nor observations."""
+    observations = record.get(NG_AGENT_OBSERVATIONS_KEY)
+    if not isinstance(record.get(NG_MODEL_CALL_CAPTURE_KEY), Mapping) and not observations:
         return None
     stored = StoredRollout(record)
-    capture, calls = stored.capture, stored.captured_calls
-    bundles, gaps = _parse_bundles(reported)
-    model_calls, unmatched = join_model_call_observations(bundles, calls)
+    capture, captured_calls = stored.capture, stored.captured_calls
+    bundles, parse_gaps = _parse_bundles(observations)
+    model_calls, join_gaps = join_model_call_observations(bundles, captured_calls)
     invocations = [item for bundle in bundles for item in bundle.records if isinstance(item, AgentInvocation)]
     tool_calls = list(_tool_calls(bundles, stored))
     if not invocations:
-        # No agent reported its calls, so a call that no invocation claims is not a gap.
-        unmatched = [gap for gap in unmatched if gap.code != "model_call_unclaimed"]
+        # The agent reports no invocations, so it is no gap that no invocation refers to a model call.
+        join_gaps = [gap for gap in join_gaps if gap.code != "model_call_unclaimed"]
+    bundle_gaps = [gap for bundle in bundles for gap in bundle.gaps]
     return TrajectoryRecord(
         task_id=str(record.get(TASK_INDEX_KEY_NAME, "")),
         rollout_id=str(capture.get("rollout_id") or _rollout_id(record)),
         invocations=invocations,
-        turns=_turns(model_calls, tool_calls, calls),
+        turns=_turns(model_calls, tool_calls, captured_calls),
         model_calls=model_calls,
         tool_calls=tool_calls,
-        gaps=[*gaps, *(gap for bundle in bundles for gap in bundle.gaps), *unmatched, *_capture_gaps(capture)],
+        gaps=[*parse_gaps, *bundle_gaps, *join_gaps, *_capture_gaps(capture)],
     )
 
 
@@ -100,11 +103,11 @@ def _rollout_id(record: Row) -> str:
     return str(record.get(ROLLOUT_ID_KEY_NAME) or indices)
 
 
-def _parse_bundles(reported: Any) -> tuple[list[AgentObservationBundle], list[ObservationGap]]:
-    """Parse an agent's observations, one bundle or a list; an invalid bundle becomes a gap."""
+def _parse_bundles(observations: Any) -> tuple[list[AgentObservationBundle], list[ObservationGap]]:
+    """Parse an agent's observations, one bundle or a list of bundles; an invalid bundle becomes a gap."""
     bundles: list[AgentObservationBundle] = []
     gaps: list[ObservationGap] = []
-    for bundle in reported if isinstance(reported, list) else [reported] if reported else []:
+    for bundle in observations if isinstance(observations, list) else [observations] if observations else []:
         try:
             bundles.append(AgentObservationBundle.model_validate(bundle))
         except ValidationError as error:
@@ -127,26 +130,28 @@ def _items(stored: StoredRollout, kind: str) -> list[Mapping[str, Any]]:
 
 
 def _turns(
-    model_calls: list[TrajectoryModelCall], tool_calls: list[TrajectoryToolCall], calls: list[Mapping[str, Any]]
+    model_calls: list[TrajectoryModelCall],
+    tool_calls: list[TrajectoryToolCall],
+    captured_calls: list[Mapping[str, Any]],
 ) -> list[TrajectoryTurn]:
-    """Return one turn per model call, with the tool calls it requested."""
+    """Return one turn per model call, with the observed tool calls that refer to it or that its reply requests."""
     observed_ids = {call.tool_call_id for call in tool_calls}
     turns: list[TrajectoryTurn] = []
-    for index, (model_call, captured) in enumerate(zip(model_calls, calls, strict=True)):
-        referring = [
+    for index, (model_call, captured) in enumerate(zip(model_calls, captured_calls, strict=True)):
+        referring_ids = [
             call.tool_call_id
             for call in tool_calls
             if call.model_call is not None and call.model_call.model_call_id == model_call.model_call_id
         ]
         requests = _items(StoredRollout(captured), "function_call")
         requested_ids = [str(item["call_id"]) for item in requests if item.get("call_id")]
-        requested_ids = [name for name in requested_ids if name in observed_ids and name not in referring]
+        requested_ids = [each for each in requested_ids if each in observed_ids and each not in referring_ids]
         turns.append(
             TrajectoryTurn(
                 turn_index=index,
                 invocation_id=model_call.invocation_id,
                 model_call_id=model_call.model_call_id,
-                tool_call_ids=[*referring, *requested_ids],
+                tool_call_ids=[*referring_ids, *requested_ids],
             )
         )
     return turns

@@ -34,6 +34,7 @@ from nemo_gym.rollouts.outcome import (
 from nemo_gym.rollouts.refusals import RefusalBreaker, refusal_reason
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.call_timing import phase_seconds, phases_from_error
+from nemo_gym.transport.event_loop import is_cancelled
 from nemo_gym.wire.stored_rollout import RolloutId, RolloutKey, StoredRollout
 
 logger = logging.getLogger("nemo_gym.rollouts")
@@ -54,10 +55,10 @@ left for a resumed run, after the cause is fixed."""
 RETRIED_KINDS = frozenset(FailureKind) - {FailureKind.INVALID_REWARD, FailureKind.INTERNAL}
 """Kinds that an agent defines are not retried within a run either."""
 
-MAX_REPETITIONS = 10
-"""How often an attempt is repeated because of servers that its rollout does not use."""
-MAX_SHARED_REPETITIONS = 3
-"""How often an attempt is repeated because of another rollout's request to a server that both use."""
+MAX_RESENDS = 10
+"""How often one attempt may be sent again because a server that its rollout does not use ended or blocked a process."""
+MAX_RESENDS_SHARED_SERVER = 3
+"""How often one attempt may be sent again because another rollout's request ended a server that both use."""
 
 ROLLOUT_DEADLINE = "rollout"
 
@@ -92,8 +93,8 @@ class InFlight:
         """Return the `count` rollouts that have been in flight longest, longest first."""
         now = self._clock()
         return [
-            RolloutInFlight(key, job.agent, now - sent, waiting_for=f"agent {job.agent}")
-            for key, (job, sent) in islice(self._sent.items(), count)
+            RolloutInFlight(key, job.agent, now - sent_at, waiting_for=f"agent {job.agent}")
+            for key, (job, sent_at) in islice(self._sent.items(), count)
         ]
 
     @contextmanager
@@ -136,7 +137,7 @@ class StopCondition:
         self._check_tokens()
 
     def add_attempt(self, outcome: Outcome) -> None:
-        """Count the tokens of an attempt, scored or not."""
+        """Add the tokens of an attempt, scored or not, to those used."""
         self.tokens += StoredRollout(outcome.record).total_tokens
         self._check_tokens()
 
@@ -151,7 +152,7 @@ class StopCondition:
             self.is_immediate = True
 
     def refuse(self, failure: Failure) -> None:
-        """Start no further rollouts, because a model endpoint refuses the run."""
+        """Start no further rollouts, because a model endpoint refuses the run; an earlier reason is kept."""
         if self.reason is None:
             self.refusal = failure
             self.reason = f"{failure.server}: {refusal_reason(failure)}"
@@ -181,11 +182,11 @@ class RolloutRetryPolicy:
         if not failure.retryable or outcome.job.key.attempt + 1 >= self.max_attempts:
             return None
         if failure.deadline_name == ROLLOUT_DEADLINE:
-            return None  # it used the whole rollout deadline; a retry would delay the end of the run
+            return None  # the attempt took the longest time allowed; a retry would delay the end of the run
         if failure.kind not in RETRIED_KINDS or attempts >= MAX_ATTEMPTS_PER_RUN:
             return None
-        longest = min(LONGEST_PAUSE, self.pause_seconds * 2 ** (attempts - 1))
-        return self.uniform(longest / 2, longest)
+        max_pause = min(LONGEST_PAUSE, self.pause_seconds * 2 ** (attempts - 1))
+        return self.uniform(max_pause / 2, max_pause)
 
 
 NO_RETRIES = RolloutRetryPolicy()
@@ -222,25 +223,24 @@ class AttemptRules:
     def lost_server(self, agent: str) -> str | None:
         """Return a lost server that the rollouts of an agent need; None if they can run."""
         lost = self.monitor.lost_instances() if self.monitor is not None else ()
-        return next((name for name in self.needed_servers.get(agent, (agent,)) if name in lost), None) if lost else None
+        return next((name for name in self.needed_servers.get(agent, (agent,)) if name in lost), None)
 
-    def max_repetitions(self, job: Job, failure: Failure) -> int:
-        """Return how often an attempt may be repeated after a failure without counting.
+    def max_resends(self, job: Job, failure: Failure) -> int:
+        """Return how often an attempt may be sent again after a failure that its rollout did not cause.
 
-        A server that the rollout does not use can end or block the process of its agent, and so can the request of
-        another rollout to a server that both use.
+        A server that the rollout does not use can end or block the process that it shares with the agent, and so can
+        the request of another rollout to a server that both use.
         """
         needed = self.needed_servers.get(job.agent)
-        is_crash = failure.kind == FailureKind.SERVER_DIED or (
-            failure.kind == FailureKind.TIMEOUT and failure.phase == Phase.DISPATCH
-        )
-        if not is_crash or needed is None or failure.server not in self.needed_servers:
+        is_blocked = failure.kind == FailureKind.TIMEOUT and failure.phase == Phase.DISPATCH
+        is_ended = failure.kind == FailureKind.SERVER_DIED
+        if not (is_ended or is_blocked) or needed is None or failure.server not in self.needed_servers:
             return 0
-        if failure.server not in needed:
-            return MAX_REPETITIONS if failure.phase == Phase.DISPATCH else 0
+        if failure.server not in needed:  # in a later phase than dispatch, the rollout called the server after all
+            return MAX_RESENDS if failure.phase == Phase.DISPATCH else 0
         culprits = self.monitor.culprit_rollouts(failure.server) if self.monitor is not None else ()
         is_innocent = culprits and job.key.rollout_id not in culprits and self.lost_server(job.agent) is None
-        return MAX_SHARED_REPETITIONS if is_innocent and failure.kind == FailureKind.SERVER_DIED else 0
+        return MAX_RESENDS_SHARED_SERVER if is_innocent and is_ended else 0
 
 
 async def collect(
@@ -254,12 +254,12 @@ async def collect(
     retries: RolloutRetryPolicy = NO_RETRIES,
     stop: StopCondition | None = None,
 ) -> None:
-    """Send every job, `concurrency` at a time, and pass each outcome to the observers in order.
+    """Send the jobs, `concurrency` at a time, until all are done or `stop` ends the run early.
 
-    `store` receives every attempt, before the observers; `observers` receive only the final outcome of each rollout. An
+    `store` receives the outcome of every attempt; after it, the observers receive the final outcome of each rollout. An
     exception of `send` becomes a failed outcome and does not affect other jobs. An exception of an observer (the disk
     is full) ends the collection: jobs in flight are cancelled and reported as `CancelledRollout`. At most `concurrency`
-    jobs are taken from `jobs` ahead of their outcomes. Afterwards `stop.reason` is the reason why jobs were left.
+    jobs are taken from `jobs` ahead of their outcomes. Afterwards `stop.reason` says why jobs were not sent, if any.
     """
     if concurrency < 1:
         raise ValueError(f"at least one rollout must be in flight, not {concurrency}")
@@ -268,15 +268,14 @@ async def collect(
 
     async def worker() -> None:
         try:
-            while workers.stop.reason is None and (job := next(queue, None)) is not None:  # taking a job never awaits
+            while workers.stop.reason is None and (job := next(queue, None)) is not None:
                 lost_server = workers.rules.lost_server(job.agent)
                 if lost_server is not None:
                     workers.stop.lost_servers.add(lost_server)
                     continue
                 await workers.run(job)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or not task.cancelling():  # no rollout is admitted any more; those in flight finish
+            if not is_cancelled():  # `in_flight` rejected the job: no more rollouts are admitted, the others finish
                 workers.refusals.check()
             raise
         workers.refusals.check()
@@ -300,7 +299,7 @@ class _StopNow(Exception):
 
 @dataclass(frozen=True)
 class _WorkerContext:
-    """The arguments of `collect` that all workers share, with the steps of one job."""
+    """The arguments of `collect`, which all workers share, and the steps that a worker takes for one job."""
 
     send: Send
     observers: tuple[Observer, ...]
@@ -315,20 +314,20 @@ class _WorkerContext:
 
     async def run(self, job: Job) -> None:
         """Send a job, retry it as the policy allows, and report its final outcome."""
-        sent = time.monotonic()
+        sent_at = time.monotonic()
         outcome = await attempt(job, self.send, self.rules, self.observers)
         attempts = 1
-        while (group := self.refusals.hold(outcome, sent)) is None:
+        while (group := self.refusals.hold(outcome, sent_at)) is None:
             if (pause := self._store_attempt(outcome, attempts)) is None:
                 self._report(outcome)
                 self.stop.add_outcome(outcome)
                 break
             try:
                 await asyncio.sleep(pause)
-                sent = time.monotonic()
+                sent_at = time.monotonic()
                 outcome = await attempt(job.with_attempt(job.key.attempt + attempts), self.send, self.rules)
             except asyncio.CancelledError:
-                self._report(outcome)  # the last attempt that is stored
+                self._report(outcome)  # the previous attempt is stored, so its outcome is the final one
                 raise
             attempts += 1
         if group is not None:
@@ -337,7 +336,7 @@ class _WorkerContext:
             raise _StopNow
 
     def _finish(self, outcome: Outcome) -> None:
-        """Store and report an outcome that was held back."""
+        """Store and report the outcome of a refusal that was held back; it is not retried."""
         self.store(outcome)
         self._report(outcome)
         self.stop.add_attempt(outcome)
@@ -361,10 +360,10 @@ class _WorkerContext:
 async def attempt(job: Job, send: Send, rules: AttemptRules, on_cancel: Iterable[Observer] = ()) -> Outcome:
     """Send one job and return its outcome. A cancellation is reported to `on_cancel` and raised again.
 
-    A job that failed because of a server that it does not use is sent again, which does not count as an attempt.
+    A job is sent again, within the same attempt, if it did not cause the failure (`AttemptRules.max_resends`).
     """
     rule = rules.scoring.get(job.agent, DEFAULT_RULE)
-    for repetition in itertools.count():
+    for resends in itertools.count():
         start_time = time.monotonic()
         try:
             with rules.in_flight.sending(job):
@@ -376,9 +375,9 @@ async def attempt(job: Job, send: Send, rules: AttemptRules, on_cancel: Iterable
             raise
         except Exception as error:
             failed = _failed_attempt(job, error, time.monotonic() - start_time, rules, rule)
-            if repetition >= rules.max_repetitions(job, failed.failure):
+            if resends >= rules.max_resends(job, failed.failure):
                 return failed
-            logger.info("rollout %s is run again: %s", job.key, error)
+            logger.info("rollout %s is sent again: %s", job.key, error)
     seconds = time.monotonic() - start_time
     outcome = classify_result(job, add_timing(result, seconds), rule=rule, max_tokens=rules.max_tokens)
     if isinstance(outcome, LimitedRollout):
@@ -411,9 +410,10 @@ def add_timing(result: Any, seconds: float) -> Any:
 
 
 def _recognize_rollout_deadline(failure: Failure, seconds: float, limit: float | None) -> Failure:
-    """Attribute a timeout to the rollout deadline if that had passed when a call reported it."""
+    """Attribute a timeout after `seconds` to the rollout deadline `limit` if the deadline can have caused it."""
     if failure.kind != FailureKind.TIMEOUT or limit is None:
         return failure
+    # A nested call gets a little less time than its caller and reports the timeout first.
     if seconds < deadlines.seconds_after_hops(limit, LONGEST_CHAIN) * (1 - DEADLINE_SLACK):
         return failure
     message = f"not done within {limit:g} s (rollout_timeout_seconds); {failure.message}"

@@ -14,9 +14,9 @@ from nemo_gym.journal import StoreError, unwritable_file
 
 logger = logging.getLogger("nemo_gym.rollouts")
 
-_HELD = frozenset({errno.EWOULDBLOCK, errno.EACCES})
-_MAX_ATTEMPTS = 100
-"""Maximum attempts to lock the file; an attempt is repeated if the holder removed the file in between."""
+_HELD_ERRORS = frozenset({errno.EWOULDBLOCK, errno.EACCES})
+_MAX_TRIES = 100
+"""How often locking is tried; a try fails if the holder removes the file between opening and locking it."""
 
 
 class OutputInUse(StoreError):
@@ -37,12 +37,12 @@ class RunLock:
             OutputInUse: another process holds the lock; the message names that process.
             StoreError: the folder cannot be written.
         """
-        for _ in range(_MAX_ATTEMPTS):
+        for _ in range(_MAX_TRIES):
             descriptor = self._open()
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                if error.errno in _HELD:
+                if error.errno in _HELD_ERRORS:
                     holder = os.pread(descriptor, 4096, 0)
                     os.close(descriptor)
                     raise self._in_use(holder) from None
@@ -53,16 +53,16 @@ class RunLock:
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, orjson.dumps({"pid": os.getpid(), "host": socket.gethostname()}), 0)
                 return
-            os.close(descriptor)  # the holder removed the file after it was opened here and before it was locked
+            os.close(descriptor)  # the holder removed the file between opening and locking it here
         raise StoreError("the lock keeps disappearing", where=str(self.path), fix="try again")
 
     def release(self) -> None:
-        """Release the lock and remove its file. Idempotent."""
+        """Release the lock and remove its file; do nothing if it is not held."""
         if self._descriptor is None:
             return
         try:
             with contextlib.suppress(OSError):
-                self.path.unlink()  # while it is still held: no other process can have locked this file
+                self.path.unlink()  # before the lock is released, so that no other process has locked this file
         finally:
             os.close(self._descriptor)
             self._descriptor = None
@@ -89,6 +89,7 @@ class RunLock:
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:
+    """Return whether the path still names the open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

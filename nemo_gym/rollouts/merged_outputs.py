@@ -42,28 +42,29 @@ def _is_side_file(path: Path) -> bool:
 
 
 class MergedOutputs:
-    """The records of several outputs, read in the order of the files; their offsets are kept, not the records."""
+    """The records of several outputs, read in the order of the files. Memory holds their positions, not the records."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = list(paths)
         self.lenient_lines: list[str] = []
         """Locations of lines that contain NaN or Infinity, which is not JSON."""
-        self._offsets: list[tuple[int, int, int, int]] = []
+        self._positions: list[tuple[int, int, int, int]] = []
+        """Task, rollout, number of the file in `paths`, and offset in that file, of each indexed record."""
 
     def records(self, *, indexed: bool = True) -> Iterator[Row]:
-        """Yield every record; a torn last line is skipped. Only `indexed` records can be sorted afterwards.
+        """Yield every record; a torn last line is skipped. With `indexed`, `sorted_lines` can be called afterwards.
 
         Raises:
             ConfigError: a line is not a rollout or, if indexed, has no key.
         """
-        self._offsets.clear()
+        self._positions.clear()
         self.lenient_lines.clear()
-        for file, path in enumerate(self.paths):
+        for file_number, path in enumerate(self.paths):
             for begin, line in scan_lines(path):
                 record = self._parse_record(line, path, begin)
                 if record is not None:
                     if indexed:
-                        self._offsets.append((*_rollout_id(record, path, begin), file, begin))
+                        self._positions.append((*_rollout_id(record, path, begin), file_number, begin))
                     yield record
 
     def sorted_lines(self) -> Iterator[bytes]:
@@ -72,16 +73,16 @@ class MergedOutputs:
         Raises:
             ConfigError: two records have the same key.
         """
-        self._offsets.sort()
-        for first, second in pairwise(self._offsets):
-            if first[:2] == second[:2]:
+        self._positions.sort()
+        for (task, rollout, file, _), (next_task, next_rollout, next_file, _) in pairwise(self._positions):
+            if (task, rollout) == (next_task, next_rollout):
                 raise ConfigError(
-                    f"task {second[0]}, rollout {second[1]} occurs twice",
-                    where=", ".join(sorted({str(self.paths[first[2]]), str(self.paths[second[2]])})),
+                    f"task {task}, rollout {rollout} occurs twice",
+                    where=", ".join(sorted({str(self.paths[file]), str(self.paths[next_file])})),
                     fix="give shards disjoint inputs with their own _ng_task_index",
                 )
         with RolloutReader(self.paths) as reader:
-            for _, _, file, begin in self._offsets:
+            for _, _, file, begin in self._positions:
                 line = reader.line(begin, file).removesuffix(b"\n")
                 yield (_strict_line(line) if self.lenient_lines else line) + b"\n"
 
@@ -102,7 +103,7 @@ class MergedOutputs:
 
 
 def _strict_line(line: bytes) -> bytes:
-    """Return a line unchanged if strict parsers accept it, else its row encoded again."""
+    """Return a line unchanged if it is JSON, else its record encoded as JSON (without NaN and Infinity)."""
     try:
         orjson.loads(line)
     except orjson.JSONDecodeError:

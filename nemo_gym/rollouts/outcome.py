@@ -65,7 +65,7 @@ class Job:
         return Job(key, {**self.row, **key.fields()})
 
     def with_key(self, record: Row) -> Row:
-        """Return a record with the fields that identify its row: key, agent and, if present, skills and ids."""
+        """Return a copy of `record` with the fields that identify this job: key, agent and, if set, skills and ids."""
         copied = {name: self.row[name] for name in _COPIED_FIELDS if self.row.get(name) is not None}
         return {**record, **self.key.fields(), **copied}
 
@@ -115,8 +115,8 @@ class Failure:
     """Only for a timeout: the deadline that passed (`rollout`, `model_call`, `tool_call`, `verify`, `request`)."""
 
     @property
-    def is_of_run(self) -> bool:
-        """True for a refusal for which no row can be at fault; it does not count as an attempt."""
+    def is_refusal_of_run(self) -> bool:
+        """True for a refusal that no row can have caused (a wrong key); it does not count as an attempt."""
         return self.refusal_status is not None and self.refusal_status not in ROW_STATUSES
 
 
@@ -206,7 +206,7 @@ def classify_result(
 
 
 def reward_problem(reward: Any) -> str | None:
-    """Explain why a reward cannot be averaged; None if it can."""
+    """Return why a reward is missing or not a finite number; None if it is one."""
     if reward is None:
         return "the result has no reward"
     if reward in NOT_FINITE_TEXTS:
@@ -230,9 +230,9 @@ def _range_problem(reward: float, rule: ScoringRule) -> str | None:
 
 
 def shows_model_call(stored: StoredRollout) -> bool:
-    """Return whether a model call succeeded: the record has model output, token counts or a captured reply.
+    """Return whether a record shows a successful model call: model output, a token count or a captured reply.
 
-    Items of `response.output` count, except outputs of tools and messages of other roles than the assistant.
+    Model output is every item of `response.output` except outputs of tools and messages of other roles.
     """
     return (
         any(map(_is_model_output, stored.output))
@@ -249,7 +249,7 @@ def _is_model_output(item: Any) -> bool:
 
 
 def outcome_record(outcome: Outcome) -> Row:
-    """Return the record of an outcome, as it is stored and returned. Only the record of a scored one has a reward."""
+    """Return the record of an outcome, to store or to return. Only the record of a scored rollout has a reward."""
     if isinstance(outcome, ScoredRollout):
         return outcome.job.with_key(outcome.record)
     record = {name: value for name, value in outcome.record.items() if name != REWARD_KEY}
@@ -275,7 +275,7 @@ def _failure_fields(failure: Failure, seconds: float | None) -> Row:
     fields: Row = {NG_FAILURE_CLASS_KEY: failure.kind, NG_FAILURE_DETAIL_KEY: detail}
     if failure.refusal_status is not None:
         detail[REFUSAL_STATUS] = failure.refusal_status
-        if failure.is_of_run:
+        if failure.is_refusal_of_run:
             detail[COUNTED_KEY] = False
     if failure.deadline_name is not None:
         detail["which"] = failure.deadline_name
@@ -321,7 +321,7 @@ class OutcomeCounts:
         self.not_run = 0
         """Rollouts that were never sent because of the early stop."""
         self.refused = 0
-        """Failed rollouts that a model endpoint refused and that a resumed run tries as if for the first time."""
+        """Failed rollouts whose refusal does not count as an attempt (`Failure.is_refusal_of_run`)."""
         self.problem: GymError | None = None
         """The error to report for the early stop, if a model endpoint caused it."""
 
@@ -331,7 +331,7 @@ class OutcomeCounts:
             self.retried += bool(outcome.job.key.attempt)
         elif isinstance(outcome, FailedRollout):
             self.failed[outcome.failure.kind] += 1
-            self.refused += outcome.failure.is_of_run
+            self.refused += outcome.failure.is_refusal_of_run
         elif isinstance(outcome, LimitedRollout):
             self.limits[outcome.limit_name] += 1
         else:

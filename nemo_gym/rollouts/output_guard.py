@@ -2,7 +2,7 @@
 
 A deleted file stays readable as long as it is open, so it is written again. A file that was replaced is left alone: the
 results are saved next to it, and the run stops. What was cut off cannot be read any more: the run stops, and a resumed
-run repeats those rollouts.
+run runs those rollouts again.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from nemo_gym.journal import LineWriter, StoreError, repair, sync_folder, unwrit
 logger = logging.getLogger("nemo_gym.rollouts")
 
 
-class OpenCopy:
+class RestorableFile:
     """A file that is kept open, so that it can be written again after it was deleted."""
 
     def __init__(self, path: Path) -> None:
@@ -34,7 +34,7 @@ class OpenCopy:
             return False
 
     def restore_if_deleted(self) -> bool:
-        """Write the file again if nothing has its name, and return whether that was so."""
+        """Write the file again if its path does not exist any more, and return whether that was so."""
         if os.path.lexists(self.path):
             return False
         self.save_to(self.path)
@@ -71,7 +71,7 @@ class GuardedWriter(LineWriter):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         try:
-            self._copy = OpenCopy(path)
+            self._restorable = RestorableFile(path)
         except BaseException:
             self._file.close()
             raise
@@ -85,63 +85,64 @@ class GuardedWriter(LineWriter):
         """Append a line; see `LineWriter.append`.
 
         Raises:
-            StoreError: as there; or another program replaced or cut the file.
+            StoreError: the line cannot be written, or another program replaced or cut the file.
         """
         if self._loss is not None:
             raise self._loss
         status = os.fstat(self._file.fileno())
-        if status.st_nlink == 0 or status.st_size < self._end or self._is_out_of_place:
+        is_deleted, is_cut = status.st_nlink == 0, status.st_size < self._end
+        if is_deleted or is_cut or self._is_out_of_place:
             self._recover(line)
         return super().append(line)
 
     def sync(self) -> None:
-        self._is_out_of_place = not self._copy.is_in_place()  # the next `append` recovers, on the writer's thread
+        self._is_out_of_place = not self._restorable.is_in_place()  # the next `append` recovers, on the writer's thread
         super().sync()
 
     def close(self) -> None:
         try:
-            if self._loss is None:
+            if self._loss is None:  # the file may have been deleted, replaced or cut after the last line
                 self._recover()
         finally:
             super().close()
-            self._copy.close()
+            self._restorable.close()
             self._closing.close()
 
     def _recover(self, line: bytes = b"") -> None:
-        """Write a deleted file again.
+        """Write the file again if it was deleted; do nothing if it is intact.
 
         Raises:
-            StoreError: the file was replaced or cut; what is left of it and `line` are saved.
+            StoreError: the file was replaced or cut; the lines that can still be read are saved, and `line` with them.
         """
         self._is_out_of_place = False
-        if self._copy.is_in_place():
-            size = os.fstat(self._file.fileno()).st_size
-            if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode) and size < self._end:
-                self._loss = self._cut_file(size, line)
-        elif self._copy.restore_if_deleted():
-            self._closing.callback(self._copy.close)
+        if self._restorable.is_in_place():
+            status = os.fstat(self._file.fileno())
+            if stat.S_ISREG(status.st_mode) and status.st_size < self._end:
+                self._loss = self._save_cut_file(status.st_size, line)
+        elif self._restorable.restore_if_deleted():
+            self._closing.callback(self._restorable.close)
             self._closing.callback(self._file.close)
-            self._copy, self._file = OpenCopy(self.path), self.path.open("ab", buffering=0)
+            self._restorable, self._file = RestorableFile(self.path), self.path.open("ab", buffering=0)
         else:
-            self._loss = self._replaced_file(line)
+            self._loss = self._save_replaced_file(line)
         if self._loss is not None:
             raise self._loss
 
-    def _cut_file(self, size: int, line: bytes) -> StoreError:
-        earlier_end, self._end = self._end, repair(self.path)
+    def _save_cut_file(self, size: int, line: bytes) -> StoreError:
+        """Append `line` to what is left of the file, and return the error to raise."""
+        earlier_end, self._end = self._end, repair(self.path)  # removes a line that was cut in two
         super().append(line)
         return StoreError(
             f"another program cut this file from {earlier_end:,} to {size:,} bytes during the run",
             where=str(self.path),
-            fix="run the same command with --resume; it repeats the rollouts that are missing",
+            fix="run the same command with --resume; it runs the missing rollouts again",
         )
 
-    def _replaced_file(self, line: bytes) -> StoreError:
-        numbers = iter(range(2, 1000))
-        saved = self.path.with_name(f"{self.path.stem}_recovered{self.path.suffix}")
-        while saved.exists():
-            saved = saved.with_name(f"{self.path.stem}_recovered{next(numbers)}{self.path.suffix}")
-        self._copy.save_to(saved, line)
+    def _save_replaced_file(self, line: bytes) -> StoreError:
+        """Save the original file and `line` under a new name, and return the error to raise."""
+        names = (f"{self.path.stem}_recovered{number}{self.path.suffix}" for number in ("", *range(2, 1000)))
+        saved = next(path for path in map(self.path.with_name, names) if not path.exists())
+        self._restorable.save_to(saved, line)
         return StoreError(
             f"another program replaced this file during the run; the results are saved in {saved}",
             where=str(self.path),

@@ -69,13 +69,13 @@ class AgentNames:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = sorted(names)
-        self._problems: dict[str, str | None] = dict.fromkeys(self._names)
+        self._problems: dict[str, str | None] = dict.fromkeys(self._names)  # None for a configured agent
 
     def problem(self, name: str) -> str | None:
         """Return the error message for an unknown agent; None if the agent is configured."""
         if name not in self._problems:
-            if len(self._problems) - len(self._names) >= LISTED_AGENTS:
-                return "more unknown agents"
+            if len(self._problems) >= len(self._names) + LISTED_AGENTS:
+                return "more unknown agents"  # one text for all further names keeps the message short
             close = get_close_matches(name, self._names, n=1)
             listed = ", ".join(self._names[:LISTED_AGENTS]) + (", …" if len(self._names) > LISTED_AGENTS else "")
             configured = f"; configured: {listed}" if self._names else "; no agents are configured"
@@ -116,26 +116,26 @@ def read_lines(path: Path, limit: int | None = None) -> Iterator[Line]:
 
 
 class TaskNumbers:
-    """Number the tasks of lines (identical lines share a task) and count the rollouts of each task.
+    """Assign a task number to each line (identical lines share a task) and count the rollouts of each task.
 
     Memory is about a hundred bytes per line: a hash of the line and its index.
     """
 
     def __init__(self) -> None:
         self._first_lines: dict[bytes, int] = {}  # hash of a line -> index of the first line with this hash
-        self._lines = 0
+        self._line_count = 0
         self._rollouts = array("L")  # by task, for tasks numbered here
         self._high_rollouts: dict[int, int] = {}  # by task, for higher task numbers that rows contain
 
     def restart(self) -> "TaskNumbers":
         """Start at the first line again, but continue counting rollouts; returns self."""
-        self._lines = 0
+        self._line_count = 0
         return self
 
     def next_task(self, line: bytes, own_number: int | None) -> int:
         """Return the task of the next line: `own_number` if the row has one, else the index of the first equal line."""
-        index = self._lines
-        self._lines += 1
+        index = self._line_count
+        self._line_count += 1
         if index == len(self._rollouts):
             self._rollouts.append(self._high_rollouts.pop(index, 0))
         first = self._first_lines.setdefault(hashlib.blake2b(line.strip(), digest_size=16).digest(), index)
@@ -155,7 +155,7 @@ class TaskNumbers:
 def plan_jobs(
     lines: Iterable[Line], options: PlanOptions, *, source: str, tasks: TaskNumbers | None = None
 ) -> Iterator[Job]:
-    """Yield the jobs of the lines, all repeats of a line together, in the order of the planned rows file.
+    """Yield the jobs of the lines, in the order of the lines, all repeats of a line together.
 
     Identical lines share a task, so their repeats form one group. Problems are raised after the last line, so jobs must
     not be sent before the iterator is exhausted.
@@ -192,7 +192,7 @@ def check_rows(lines: Iterable[Line], options: PlanOptions, *, source: str) -> N
     for number, line in lines:
         where = f"{source}:{number}"
         row = parse_row(line, where)
-        _own_task_number(row, where)
+        _own_task_number(row, where)  # only for its errors, like `_add_seed` below
         prepared, _ = _prepare_row(row, options, problems, number, where)
         if prepared is not None and options.add_seed:
             _add_seed(prepared[RESPONSES_CREATE_PARAMS_KEY_NAME], 0, where)
@@ -210,7 +210,7 @@ def plan_more(
     """Plan the jobs that `options.repeats` adds to `earlier_repeats`, numbered after the earlier jobs."""
     tasks = TaskNumbers()
     for _ in plan_jobs(lines(), replace(options, repeats=earlier_repeats), source=source, tasks=tasks):
-        pass  # only to count the rollouts of each task
+        pass  # `tasks` counts the earlier rollouts of each task
     added = added_repeats(earlier_repeats, options.repeats)
     return plan_jobs(lines(), replace(options, repeats=added), source=source, tasks=tasks.restart())
 
@@ -231,7 +231,7 @@ def added_repeats(earlier: Repeats, current: Repeats) -> dict[str, int]:
 def _prepare_row(
     row: Row, options: PlanOptions, problems: RowProblems, number: int, location: str
 ) -> tuple[Row | None, int]:
-    """Return the row to send, without its key, and its number of repeats; (None, 0) after adding a problem."""
+    """Return the row to send, without its key, and its repeats; on a problem, add it and return None or 0 repeats."""
     parameters = row.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
     if parameters is None and options.fill_prompt is not None:
         parameters = {}
@@ -262,17 +262,17 @@ def _prepare_row(
 
 
 def _agent_reference(row: Row, default: str | None) -> Row | None:
-    """Return the row's reference to an agent, else one to `default`; None if it is invalid or neither exists."""
+    """Return the row's reference to an agent, or one to `default` if the row has no reference; None if invalid."""
     reference = row.get(AGENT_REF_KEY_NAME)
     if isinstance(reference, dict) and isinstance(reference.get("name"), str) and reference["name"]:
         return reference
-    if reference or not default:
+    if reference or not default:  # an invalid reference is not replaced by the default
         return None
     return {"type": "responses_api_agents", "name": default}
 
 
 def _repeats_of(agent: str, options: PlanOptions, problems: RowProblems, number: int) -> int:
-    """Return the repeats of an agent's rows; 0 after adding a problem."""
+    """Return the repeats of an agent's rows; if they are not configured, add a problem and return 0."""
     if not isinstance(options.repeats, dict):
         return options.repeats
     repeats = options.repeats.get(agent, options.repeats.get(DEFAULT_REPEATS_KEY))

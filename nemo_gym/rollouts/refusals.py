@@ -1,9 +1,9 @@
 """Refusals of model endpoints (4xx): the problem of one row, or of the whole run.
 
-A wrong key, an exhausted quota or an unknown model is the problem of the run: rows that were refused stay open, and the
-run stops early. A prompt that is too long is the problem of its row. A refusal is therefore held back until it is known
-which of the two it is: a rollout of the same agent that was sent after the refusal and scored shows that the endpoint
-accepts requests; a few identical refusals and no rollout left in flight show that it does not.
+A wrong key, an exhausted quota or an unknown model is the problem of the run: the run stops early, and a resumed run
+tries the refused rows again. A prompt that is too long is the problem of its row. A refusal is held back until it is
+known which of the two it is. A rollout of the same agent that was sent after the refusal and got an answer shows that
+the endpoint accepts requests. A few identical refusals and no rollout left in flight show that it does not.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ logger = logging.getLogger("nemo_gym.rollouts")
 ENOUGH_REFUSALS = 5
 """Identical refusals after which no further rows are sent until it is known whether the endpoint refuses the run."""
 MAX_GROUPS = 64
-"""Different refusals that are held back at most; an older one then counts as the problem of its row."""
+"""Maximum groups of identical refusals that are held back; if there are more, the oldest counts as problems of rows."""
 REPORT_SECONDS = 5.0
 """Time without a decision after which the log says that the run waits for it."""
 LONGEST_TEXT = 200
@@ -65,7 +65,7 @@ class EndpointRefused(GymError):
 
 
 class RefusedRun(Protocol):
-    """The early stop of a run."""
+    """The part of `collect.StopCondition` that refusals need."""
 
     max_failures: int | None
     failures: int
@@ -78,8 +78,8 @@ class HeldRefusal(NamedTuple):
     """A refusal that is held back, and when its rollout was sent and refused."""
 
     outcome: FailedRollout
-    sent: float
-    refused: float
+    sent_at: float
+    refused_at: float
 
 
 @dataclass(slots=True)
@@ -98,12 +98,15 @@ class RefusalGroup:
         """True if the endpoint may refuse the content of a row."""
         return self.failure.refusal_status in ROW_STATUSES
 
-    def unexplained_count(self, answered: float) -> int:
-        """Count the refusals that may be of the run; `answered` is when the latest scored rollout was sent.
+    def possible_run_refusals(self, answered_sent_at: float) -> int:
+        """Count the refusals that may be the problem of the run.
 
-        A row that was refused although a rollout sent after it was scored may be at fault itself.
+        `answered_sent_at` is when the latest rollout that got an answer was sent. If rows may be at fault, refusals of
+        rollouts that were sent earlier do not count: the endpoint has accepted a later request.
         """
-        return sum(refusal.sent >= answered for refusal in self.held) if self.may_be_of_row else len(self.held)
+        if not self.may_be_of_row:
+            return len(self.held)
+        return sum(refusal.sent_at >= answered_sent_at for refusal in self.held)
 
 
 class RefusalBreaker:
@@ -120,36 +123,36 @@ class RefusalBreaker:
         self._finish = finish
         self._cancel = cancel
         self._groups: dict[GroupKey, RefusalGroup] = {}
-        self._answered: dict[str, float] = {}
-        """For every agent with a rollout whose model calls succeeded: when the latest of them was sent."""
+        self._answered_sent_at: dict[str, float] = {}
+        """By agent: when the latest rollout whose model calls succeeded was sent."""
 
-    def hold(self, outcome: Outcome, sent: float) -> RefusalGroup | None:
-        """Hold back a refusal and return its group; None for any other outcome. `sent` is when the rollout was sent."""
+    def hold(self, outcome: Outcome, sent_at: float) -> RefusalGroup | None:
+        """Hold back a refusal of a rollout sent at `sent_at` and return its group; None for any other outcome."""
         if not isinstance(outcome, FailedRollout):
             if isinstance(outcome, ScoredRollout | LimitedRollout):
-                self._record_answer(outcome.job.agent, sent)
+                self._record_answer(outcome.job.agent, sent_at)
             return None
         if outcome.failure.refusal_status is None:
             if outcome.failure.kind in _KINDS_AFTER_ANSWER:
-                self._record_answer(outcome.job.agent, sent)
+                self._record_answer(outcome.job.agent, sent_at)
             return None
         failure, agent = outcome.failure, outcome.job.agent
         key = (agent, failure.server, _refusal_signature(failure))
         if key not in self._groups:
             if len(self._groups) >= MAX_GROUPS:
-                self._settle(next(iter(self._groups)))
+                self._close_group(next(iter(self._groups)))
             self._groups[key] = RefusalGroup(agent, failure)
         group = self._groups[key]
-        group.held.append(HeldRefusal(outcome, sent, time.monotonic()))
-        most = self._stop.max_failures
-        if most is not None and self._stop.failures + len(group.held) >= most:
-            self._refuse(key)
+        group.held.append(HeldRefusal(outcome, sent_at, time.monotonic()))
+        max_failures = self._stop.max_failures
+        if max_failures is not None and self._stop.failures + len(group.held) >= max_failures:  # stops in any case
+            self._stop_run(key)
         return group
 
     async def wait(self, group: RefusalGroup) -> None:
-        """Wait for the decision if there are enough identical refusals."""
+        """Wait until it is known whose problem the refusals are, if there are enough of them to stop the run."""
         self.check()
-        if not self._is_enough(group):
+        if not self._has_enough_refusals(group):
             return
         waiting = asyncio.ensure_future(group.released.wait())
         try:
@@ -164,19 +167,20 @@ class RefusalBreaker:
     def check(self) -> None:
         """Stop the run if enough refusals are identical and no rollout that could disprove them is in flight."""
         if self._groups and not len(self._in_flight):
-            for key in [key for key, group in self._groups.items() if self._is_enough(group)]:
-                self._refuse(key)
+            for key in [key for key, group in self._groups.items() if self._has_enough_refusals(group)]:
+                self._stop_run(key)
 
     def close(self) -> None:
-        """Decide about refusals at the end of the run, when there are too few for a decision."""
+        """Decide about the refusals that are still held back at the end of the run."""
         for key, group in list(self._groups.items()):
-            answered = self._answered.get(group.agent)
+            sent_at, count = self._answered_sent_at.get(group.agent), len(group.held)
             if not group.may_be_of_row:
-                self._refuse(key)
-            elif answered and (len(group.held) == 1 or group.unexplained_count(answered) < len(group.held)):
-                self._settle(key)
+                self._stop_run(key)
+            elif sent_at and (count == 1 or group.possible_run_refusals(sent_at) < count):
+                # The endpoint answered other rollouts, and either refused a single row or answered after a refusal.
+                self._close_group(key)
             else:
-                self._leave_open(key)
+                self._close_group(key, resumable=True)
 
     def abandon(self) -> None:
         """Report the rollouts that are held back as cancelled."""
@@ -185,48 +189,41 @@ class RefusalBreaker:
                 self._cancel(CancelledRollout(refusal.outcome.job))
         self._groups.clear()
 
-    def _is_enough(self, group: RefusalGroup) -> bool:
-        return group.unexplained_count(self._answered.get(group.agent, 0.0)) >= ENOUGH_REFUSALS
+    def _has_enough_refusals(self, group: RefusalGroup) -> bool:
+        answered_sent_at = self._answered_sent_at.get(group.agent, 0.0)
+        return group.possible_run_refusals(answered_sent_at) >= ENOUGH_REFUSALS
 
-    def _record_answer(self, agent: str, sent: float) -> None:
-        """Record a rollout whose model calls succeeded: refusals before it was sent are those of rows."""
-        self._answered[agent] = max(sent, self._answered.get(agent, sent))
+    def _record_answer(self, agent: str, sent_at: float) -> None:
+        """Record a rollout whose model calls succeeded. Refusals before `sent_at` are therefore problems of rows."""
+        self._answered_sent_at[agent] = max(sent_at, self._answered_sent_at.get(agent, sent_at))
         for key, group in list(self._groups.items()):
             if group.agent == agent:
-                later = [refusal for refusal in group.held if refusal.refused >= sent]
-                earlier = [refusal for refusal in group.held if refusal.refused < sent]
-                group.held = later
-                if not later:
+                earlier = [refusal for refusal in group.held if refusal.refused_at < sent_at]
+                group.held = [refusal for refusal in group.held if refusal.refused_at >= sent_at]
+                if not group.held:
                     del self._groups[key]
-                if not self._is_enough(group):
+                if not self._has_enough_refusals(group):
                     group.released.set()
-                    group.released = asyncio.Event()
+                    group.released = asyncio.Event()  # for workers that wait from now on
                 for refusal in earlier:
                     self._finish(refusal.outcome)
 
-    def _settle(self, key: GroupKey) -> None:
-        """Record the refusals of a group as failures of their rollouts."""
-        group = self._groups.pop(key)
-        group.released.set()
-        for refusal in group.held:
-            self._finish(refusal.outcome)
-
-    def _leave_open(self, key: GroupKey) -> None:
-        """Record the refusals of a group as failures that a resumed run tries again."""
+    def _close_group(self, key: GroupKey, *, resumable: bool = False) -> RefusalGroup:
+        """Record the refusals of a group as failures of their rows; if `resumable`, a resumed run tries them again."""
         group = self._groups.pop(key)
         group.released.set()
         for outcome, _, _ in group.held:
-            self._finish(replace(outcome, failure=replace(outcome.failure, retryable=True)))
+            failure = replace(outcome.failure, retryable=True) if resumable else outcome.failure
+            self._finish(replace(outcome, failure=failure))
+        return group
 
-    def _refuse(self, key: GroupKey) -> None:
-        """Stop the run because the endpoint refuses it."""
-        failure = self._groups[key].failure
-        self._leave_open(key)
-        self._stop.refuse(failure)
+    def _stop_run(self, key: GroupKey) -> None:
+        """Stop the run because the endpoint refuses it; a resumed run tries the rollouts of the group again."""
+        self._stop.refuse(self._close_group(key, resumable=True).failure)
 
 
 def _refusal_signature(failure: Failure) -> str:
-    """Return the text that identical refusals have in common; only the status if no row can be at fault."""
+    """Return the text that identical refusals have in common: the status and, if a row may be at fault, the message."""
     if failure.refusal_status not in ROW_STATUSES:
         return str(failure.refusal_status)
     return f"{failure.refusal_status} {_WORD_WITH_DIGIT.sub('#', failure.message)}"
@@ -257,10 +254,11 @@ def endpoint_refused(failure: Failure, config: Mapping[str, Any], counts: str) -
 
 
 def _keys_to_fix(failure: Failure, config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the keys of the refused settings: the top-level key with the same value, else that of the server block."""
+    """Yield the keys that set the refused fields: a top-level key with the same value, else the key of the field."""
     instance = server_instances(config).get(failure.server)
-    for ending in _FIELDS_TO_FIX.get(failure.refusal_status or 0, ()) if instance else ():
-        for name, value in instance.fields.items() if instance else ():
+    fields = instance.fields if instance is not None else {}
+    for ending in _FIELDS_TO_FIX.get(failure.refusal_status or 0, ()):
+        for name, value in fields.items():
             if str(name).endswith(ending) and isinstance(value, str):
-                same = (key for key in config if isinstance(config.get(key), str) and config.get(key) == value)
-                yield next(map(str, same), f"{failure.server}.{name}")
+                global_keys = (str(key) for key in config if config.get(key) == value)
+                yield next(global_keys, f"{failure.server}.{name}")

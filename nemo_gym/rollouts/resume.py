@@ -1,4 +1,4 @@
-"""Prepare a new run, or the rest of an earlier run if the identities of both match."""
+"""Prepare a run: start a new one, or resume the stored one if it is the same run (its identity matches)."""
 
 import asyncio
 import logging
@@ -57,12 +57,12 @@ class CollectionRequest:
 
     def lines(self) -> Iterator[Line]:
         """Yield the lines of the input that are used, and call `on_read` periodically."""
-        done = 0
+        bytes_read = 0
         for count, line in enumerate(read_lines(self.source, self.limit), start=1):
-            done += len(line[1])
+            bytes_read += len(line[1])
             yield line
             if not count % _LINES_PER_REPORT:
-                self.on_read(count, min(1.0, done / self.source.stat().st_size))
+                self.on_read(count, min(1.0, bytes_read / self.source.stat().st_size))
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class PreparedRun:
 
 
 def prepare_run(store: RolloutStore, request: CollectionRequest) -> PreparedRun:
-    """Write the planned rows and the identity, and return the jobs to run. The store must be locked.
+    """Start or resume a run: write the planned rows and the identity, and return the jobs. The store must be locked.
 
     Raises:
         ConfigError: the rows cannot be sent; the files are unchanged.
@@ -85,14 +85,14 @@ def prepare_run(store: RolloutStore, request: CollectionRequest) -> PreparedRun:
     """
     if request.resume and store.can_resume():
         return _resume_run(store, request)
-    notes = [f"nothing to resume: {store.materialized} or {store.output} is missing; starting over"]
-    return _start_run(store, request, notes if request.resume else [])
+    note = f"nothing to resume: {store.materialized} or {store.output} is missing; starting over"
+    return _start_run(store, request, [note] if request.resume else [])
 
 
 async def prepare_run_in_thread(store: RolloutStore, request: CollectionRequest) -> PreparedRun:
     """Run `prepare_run` on a thread, so that the event loop can handle interrupts while many rows are read.
 
-    A cancellation ends the thread at its next progress report and waits until then, because it writes files.
+    A cancellation ends the thread at its next call of `on_read`. It is waited for, because the thread writes files.
     """
     is_cancelled = threading.Event()
 
@@ -113,9 +113,9 @@ async def prepare_run_in_thread(store: RolloutStore, request: CollectionRequest)
 
 
 def check_request(store: RolloutStore, request: CollectionRequest) -> None:
-    """Raise the errors that `prepare_run` would raise, without changing any file. The store must be locked.
+    """Raise the errors of rows and identity that `prepare_run` would raise, without changing a file.
 
-    Commands call this before they start servers. Rows are read unless a stored run is resumed.
+    The store must be locked. Commands call this before they start servers.
     """
     if request.resume and store.can_resume():
         stored = read_identity(store.run)
@@ -140,12 +140,12 @@ def _check_source(store: RolloutStore, request: CollectionRequest) -> None:
 def _start_run(store: RolloutStore, request: CollectionRequest, notes: list[str]) -> PreparedRun:
     """Plan a new run; an earlier run's files are moved aside, or removed with `overwrite`."""
     _check_source(store, request)
-    rows = RowHash()
+    row_hash = RowHash()
     stat = file_stat(request.source)
-    jobs = plan_jobs(rows.hashing(request.lines()), request.options, source=request.source_name)
+    jobs = plan_jobs(row_hash.hashing(request.lines()), request.options, source=request.source_name)
     previous_folder = store.begin(jobs, keep=not request.overwrite)
     planned = describe_planned_rows(store.materialized)
-    write_identity(store.run, request.identity.with_values(rows=rows.text(), file_stat=stat, planned=planned))
+    write_identity(store.run, request.identity.with_values(rows=row_hash.text(), file_stat=stat, planned=planned))
     store.open()
     total = store.planned_count()
     if previous_folder is not None:
@@ -156,7 +156,7 @@ def _start_run(store: RolloutStore, request: CollectionRequest, notes: list[str]
 
 
 def _resume_run(store: RolloutStore, request: CollectionRequest) -> PreparedRun:
-    """Check that the stored run is the requested one and plan its unfinished rollouts."""
+    """Check that the stored run is the requested one, and return its unfinished rollouts as jobs."""
     notes = _update_identity(store, request)
     history = store.history(request.limits)
     total, finished = store.planned_count(), len(history.finished)
@@ -223,13 +223,13 @@ def _match_identity(
             "or add --force-resume (+force_resume=true) to continue with the planned rows and parameters",
         )
     notes.append(f"resumed by force although these differ: {'; '.join(listed)}")
-    # The planned rows stay, and with them the properties that describe them.
-    of_rows = earlier.model_dump(include={"rows", "plan", "file_stat", "repeats"})
-    return current.with_values(**of_rows), notes, False
+    # The planned rows stay, so the stored properties that describe them stay, too, and no repeats are added.
+    row_properties = earlier.model_dump(include={"rows", "plan", "file_stat", "repeats"})
+    return current.with_values(**row_properties), notes, False
 
 
 def _current_identity(earlier: Identity, request: CollectionRequest) -> tuple[Identity, list[str]]:
-    """Return the identity of the request and notes about it; rows are hashed only if the input file changed."""
+    """Return the identity of the request, with the hash of its rows, and notes; unchanged rows are not hashed again."""
     current = request.identity.with_values(file_stat=file_stat(request.source))
     if not current.file_stat:
         note = f"{request.source_name} is missing; the planned rows are used"
@@ -240,7 +240,7 @@ def _current_identity(earlier: Identity, request: CollectionRequest) -> tuple[Id
 
 
 def _with_row_hash(identity: Identity, request: CollectionRequest) -> Identity:
-    rows = RowHash()
-    for _ in rows.hashing(request.lines()):
-        pass
-    return identity.with_values(rows=rows.text())
+    row_hash = RowHash()
+    for _ in row_hash.hashing(request.lines()):
+        pass  # iterating computes the hash
+    return identity.with_values(rows=row_hash.text())

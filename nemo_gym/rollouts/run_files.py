@@ -76,7 +76,7 @@ class RunFiles:
 
 
 def find_runs(paths: Sequence[str | Path]) -> list[RunFiles]:
-    """Return the runs at `paths`: files of rollouts, or folders that contain such files, also one level down.
+    """Return the runs at `paths`: files of rollouts, or folders with such files in them or in their direct subfolders.
 
     Raises:
         NothingToView: a path does not exist, or a folder holds no rollouts.
@@ -111,34 +111,34 @@ def files_of_run(output: Path) -> list[Path]:
     """List the files of a run in the order they are moved: rows first, so that a half-moved run is not resumed."""
     derived = [_sibling(output, ending) for ending in DERIVED_ENDINGS]
     own = (materialized_path_for, run_path_for, index_folder_for, failures_path_for, aggregate_metrics_path_for)
-    return [*(path_of(output) for path_of in own), *derived, output]
+    return [*(path_for(output) for path_for in own), *derived, output]
 
 
 def move_aside(output: Path) -> Path | None:
-    """Move the files of an earlier run into `<stem>_previous` and return that folder; None if it has no results.
+    """Move the files of an earlier run into the folder `<stem>_previous`, replacing its content, and return the folder.
 
-    The content of `<stem>_previous` is replaced, but never by a run without results, whose files are removed. An
+    If the run has no results, its files are removed instead, `<stem>_previous` stays as it is, and None is returned. An
     interrupted move is completed by the next call.
 
     Raises:
         StoreError: a file cannot be moved; it is unchanged.
     """
     folder = previous_folder_for(output)
-    partial = folder.with_name(f"{folder.name}.partial")
-    if not partial.exists() and not any(_has_content(path) for path in (output, failures_path_for(output))):
+    partial_folder = folder.with_name(f"{folder.name}.partial")
+    if not partial_folder.exists() and not any(_has_content(path) for path in (output, failures_path_for(output))):
         remove_run(output)
         return None
     check_no_foreign_files(output)
     try:
-        partial.mkdir(parents=True, exist_ok=True)
+        partial_folder.mkdir(parents=True, exist_ok=True)
         for path in files_of_run(output):
             if path.exists():
-                path.replace(partial / path.name)
+                path.replace(partial_folder / path.name)
         if folder.exists():
             shutil.rmtree(folder)
-        partial.replace(folder)
+        partial_folder.replace(folder)
     except OSError as error:
-        raise _immovable("move aside", error) from error
+        raise _file_error("move aside", error) from error
     return folder
 
 
@@ -152,7 +152,7 @@ def remove_run(output: Path) -> None:
             else:
                 path.unlink(missing_ok=True)
         except OSError as error:
-            raise _immovable("remove", error) from error
+            raise _file_error("remove", error) from error
 
 
 def check_no_foreign_files(output: Path) -> None:
@@ -183,5 +183,5 @@ def _has_content(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
 
 
-def _immovable(action: str, error: OSError) -> StoreError:
+def _file_error(action: str, error: OSError) -> StoreError:
     return StoreError(f"cannot {action}: {error.strerror or error}", where=str(error.filename or ""))

@@ -52,7 +52,7 @@ class Identity(BaseModel):
     plan: dict[str, Any]
     """The options that turn rows into jobs: limit, agent, prompt, sampling parameters, skills, seeds."""
     servers: dict[str, Any]
-    """Every field of every server by its dotted name, secrets masked."""
+    """The fields of all servers that can affect results, by dotted name, with secrets masked."""
     code: dict[str, str]
     """Versions of packages and hashes of server folders."""
     limits: dict[str, Any] = {}
@@ -67,7 +67,7 @@ class Identity(BaseModel):
         return self.model_copy(update=changes)
 
     def differences(self, current: "Identity") -> list[str]:
-        """Describe each field in which `current` differs from this identity; empty if both are the same run."""
+        """Describe each difference of rows, plan, servers and code; empty if both identify the same run."""
         lines: list[str] = []
         if self.rows != current.rows:
             lines.append("the input rows, or how many of them are used")
@@ -107,10 +107,10 @@ def describe_planned_rows(path: Path) -> dict[str, Any]:
 
 
 def check_planned_rows(path: Path, planned: Mapping[str, Any] | None = None) -> None:
-    """Check that the planned rows are those the run file describes; only if size or time differ, they are read.
+    """Check that the planned rows are those that the run file describes. They are read only if size or time changed.
 
-    Rows that were added are accepted: a run that was killed while it added repeats has not recorded them. Without
-    `planned`, the run file next to `path` is read; nothing is checked if it is missing or of another tool.
+    Rows after those described are accepted: a run that was killed while it added repeats has not recorded them. Without
+    `planned`, the description is read from the run file next to `path`; if it cannot be read, nothing is checked.
 
     Raises:
         StoreError: rows are missing or changed.
@@ -121,7 +121,8 @@ def check_planned_rows(path: Path, planned: Mapping[str, Any] | None = None) -> 
         except (OSError, ValueError):
             return
     current = file_stat(path)
-    if not planned or not current or {**planned, **current} == planned:
+    is_unchanged = {**planned, **current} == planned  # `planned` contains the name, size and time of that moment
+    if not planned or not current or is_unchanged:
         return
     count, digest = _hash_lines(path, planned["size"])
     if digest != planned["hash"]:
@@ -146,13 +147,13 @@ def _hash_lines(path: Path, size: int) -> tuple[int, str]:
 
 
 def server_fields(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of all servers, and the fields that apply to all of them, by dotted name."""
+    """Return the fields that can affect results, those of each server and the global ones, by dotted name."""
     instances = server_instances(config).values()
     fields = {f"{instance.name}.{instance.implementation}": dict(instance.fields) for instance in instances}
     leaves: dict[str, Any] = {}
     for name, block in mask_secrets(fields).items():
-        compared = {key: value for key, value in block.items() if str(key) not in _MACHINE_FIELDS}
-        leaves.update(_leaves(compared, name))
+        relevant = {key: value for key, value in block.items() if str(key) not in _MACHINE_FIELDS}
+        leaves.update(_leaves(relevant, name))
     for name in _GLOBAL_FIELDS:
         if config.get(name) is not None:
             leaves[name] = config.get(name)
@@ -160,7 +161,7 @@ def server_fields(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def code_versions(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return versions of this package and its requirements, and a hash of every server folder."""
+    """Return the versions of Python, this package and its requirements, and a hash of every server folder."""
     code = {"python": ".".join(platform.python_version_tuple()[:2]), **_package_versions()}
     for instance in server_instances(config).values():
         name = f"{instance.server_type}/{instance.implementation}"
@@ -209,7 +210,7 @@ def read_identity(path: Path) -> tuple[Identity, dict[str, Any]] | None:
 
 
 def has_same_rows(stored: Identity, current: Identity) -> bool:
-    """Return whether the input file is unchanged and as many rows are used, so that they need not be hashed again."""
+    """Return whether the input file and the row limit are unchanged, so that rows need not be hashed again."""
     return (
         bool(current.file_stat)
         and stored.file_stat == current.file_stat
@@ -222,6 +223,7 @@ def _now() -> str:
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    """Yield `name: old -> new` for each name whose value differs."""
     for name in sorted({*before, *after}):
         old, new = _short_text(before.get(name, _ABSENT)), _short_text(after.get(name, _ABSENT))
         if old != new:
@@ -238,7 +240,7 @@ def _short_text(value: Any) -> str:
 
 
 def _leaves(node: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the dotted name and value of every leaf, without addresses (`*base_url`)."""
+    """Yield the dotted name and the value of every leaf below `name`, except addresses (`*base_url`)."""
     if isinstance(node, Mapping) and node:
         for key, value in node.items():
             if not str(key).endswith(_ADDRESS_ENDING):

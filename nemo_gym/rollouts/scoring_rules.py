@@ -14,30 +14,30 @@ NEEDS_MODEL_KEY = "needs_model"
 
 
 def scoring_rules(config: Mapping[str, Any]) -> dict[str, ScoringRule]:
-    """Return the scoring rule of each agent; agents without a block get the default rule.
+    """Return the scoring rule of each configured agent.
 
     Raises:
         ConfigError: a declared reward range is invalid.
     """
     instances = server_instances(config)
     rules: dict[str, ScoringRule] = {}
-    for block in instances.values():
-        if block.server_type != AGENTS:
+    for agent in instances.values():
+        if agent.server_type != AGENTS:
             continue
-        environment = instances.get(block.reference("resources_server") or "")
-        rules[block.name] = ScoringRule(
-            reward_range=_reward_range(environment) if environment else None,
-            needs_model=block.fields.get(NEEDS_MODEL_KEY) is not False,
-            judges=_models(environment, instances) - _models(block, instances) if environment else frozenset(),
-            verifier=environment.name if environment else None,
+        verifier = instances.get(agent.reference("resources_server") or "")
+        rules[agent.name] = ScoringRule(
+            reward_range=_reward_range(verifier) if verifier else None,
+            needs_model=agent.fields.get(NEEDS_MODEL_KEY) is not False,
+            judges=_used_models(verifier, instances) - _used_models(agent, instances) if verifier else frozenset(),
+            verifier=verifier.name if verifier else None,
         )
     return rules
 
 
 def verifier_rules(config: Mapping[str, Any], verifiers: Mapping[str | None, str]) -> dict[str, ScoringRule]:
-    """Return the scoring rule of each agent whose stored rollouts the server in `verifiers` verifies again.
+    """Return the scoring rules for verifying stored rollouts again; `verifiers` has the resources server of each agent.
 
-    The check for a model call is left out: it was done when the rollout was collected.
+    They do not require a model call: that was checked when the rollouts were collected.
     """
     instances = server_instances(config)
     return {
@@ -47,23 +47,23 @@ def verifier_rules(config: Mapping[str, Any], verifiers: Mapping[str | None, str
     }
 
 
-def _reward_range(environment: ServerInstance) -> tuple[float, float] | None:
+def _reward_range(verifier: ServerInstance) -> tuple[float, float] | None:
     """Return the lowest and highest reward that a resources server declares; None if it declares none."""
-    declared = environment.fields.get(REWARD_RANGE_KEY)
+    declared = verifier.fields.get(REWARD_RANGE_KEY)
     if not isinstance(declared, list | tuple):
         return None  # not declared, or a third-party server uses the field for another purpose
     numbers = [value for value in declared if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) != 2 or len(declared) != 2 or not numbers[0] <= numbers[1]:
         raise ConfigError(
             f"{REWARD_RANGE_KEY} must be two numbers, lowest and highest, not {declared!r}",
-            where=environment.name,
+            where=verifier.name,
             fix=f"{REWARD_RANGE_KEY}: [0, 1]",
         )
     return float(numbers[0]), float(numbers[1])
 
 
-def _models(block: ServerInstance, instances: Mapping[str, ServerInstance]) -> frozenset[str]:
-    """Return the model instances that a block refers to, at any depth."""
+def _used_models(server: ServerInstance, instances: Mapping[str, ServerInstance]) -> frozenset[str]:
+    """Return the model instances that the block of a server refers to, at any depth."""
 
     def model_names(node: Any) -> set[str]:
         if isinstance(node, Mapping):
@@ -71,13 +71,13 @@ def _models(block: ServerInstance, instances: Mapping[str, ServerInstance]) -> f
             return own.union(*map(model_names, node.values()))
         return set().union(*map(model_names, node)) if isinstance(node, list | tuple) else set()
 
-    return frozenset(name for name in model_names(block.fields) if name in instances)
+    return frozenset(name for name in model_names(server.fields) if name in instances)
 
 
 def find_verifiers(config: Mapping[str, Any], agents: Iterable[str | None]) -> dict[str | None, str]:
     """Return the resources server that verifies the rollouts of each agent: the one that the agent's block names.
 
-    A configuration without agents must have exactly one resources server.
+    Without agents, the configuration must have exactly one resources server, which verifies all rollouts.
 
     Raises:
         ConfigError: an agent is not configured or has no resources server, or the choice is ambiguous.

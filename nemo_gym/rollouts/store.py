@@ -27,21 +27,23 @@ from nemo_gym.rollouts.outcome import (
     ScoredRollout,
     outcome_record,
 )
-from nemo_gym.rollouts.output_guard import GuardedWriter, OpenCopy
+from nemo_gym.rollouts.output_guard import GuardedWriter, RestorableFile
 from nemo_gym.wire.call_reply import encode_json
 from nemo_gym.wire.stored_rollout import RolloutKey, Row, StoredRollout, mark_invalid_reward
 
 
 @dataclass
 class RunHistory:
-    """The stored rollouts of an output, for resume: finished, number of failures, terminal (not to be retried).
+    """The stored rollouts of an output, for resume.
 
-    Each rollout key is packed into one integer, which needs a fraction of a tuple's memory.
+    Task and rollout index are packed into one integer, which needs a fraction of a tuple's memory.
     """
 
     finished: set[int] = field(default_factory=set)
     failures: dict[int, int] = field(default_factory=dict)
+    """Number of failures that count as attempts."""
     terminal: set[int] = field(default_factory=set)
+    """Rollouts with a failure after which they are not run again."""
     tokens: int = 0
     """Tokens of all stored rollouts, failed ones included."""
 
@@ -63,27 +65,27 @@ class RunHistory:
 class _Journal:
     """A JSONL file to which outcomes are appended, with its index. Opening it repairs a torn last line."""
 
-    def __init__(self, lines: Path, index: Path) -> None:
-        self._writer = GuardedWriter(lines)
-        self._lines = LineIndex(index, lines)
-        self._index: IndexWriter | None = None
+    def __init__(self, path: Path, index_path: Path) -> None:
+        self._writer = GuardedWriter(path)
+        self._index = LineIndex(index_path, path)
+        self._index_writer: IndexWriter | None = None
         self.sync = self._writer.sync
 
     def entries(self) -> Iterator[Entry]:
-        if self._index is not None:
-            self._index.flush()
-        return self._lines.entries()
+        if self._index_writer is not None:
+            self._index_writer.flush()
+        return self._index.entries()
 
     def add(self, key: RolloutKey, record: Row) -> None:
-        if self._index is None:
-            self._index = self._lines.writer()
+        if self._index_writer is None:
+            self._index_writer = self._index.writer()
         end = self._writer.append(encode_json(record) + b"\n")
-        self._index.add(index_entry(key, record, end))
+        self._index_writer.add(index_entry(key, record, end))
 
     def close(self) -> None:
         try:
-            if self._index is not None:
-                self._index.flush()
+            if self._index_writer is not None:
+                self._index_writer.flush()
         finally:
             self._writer.close()
 
@@ -101,8 +103,8 @@ class RolloutStore:
         self.materialized = run_files.materialized_path_for(output)
         self.aggregate_metrics = run_files.aggregate_metrics_path_for(output)
         self.run = run_files.run_path_for(output)
-        self._index = run_files.index_folder_for(output)
-        self._inputs = LineIndex(self._index / "inputs", self.materialized)
+        self._index_folder = run_files.index_folder_for(output)
+        self._inputs = LineIndex(self._index_folder / "inputs", self.materialized)
         self._lock = RunLock(run_files.lock_path_for(output))
         self._sync_seconds = sync_seconds
         self._planned_count: int | None = None
@@ -130,20 +132,20 @@ class RolloutStore:
     def begin(self, jobs: Iterable[Job], *, keep: bool = True) -> Path | None:
         """Start a new run: write the planned rows and move earlier results aside; return the folder they moved to.
 
-        Nothing is moved unless every row could be planned. Without `keep`, earlier results are removed.
+        If a row cannot be planned, nothing is moved. Without `keep`, earlier results are removed instead.
         """
         self._require_lock()
         previous_folder: Path | None = None
 
-        def clear() -> None:
-            # Before the new rows appear: a crash in between must not pair new rows with old results.
+        def clear_earlier_run() -> None:
+            # Called before the new rows appear: a crash in between must not pair new rows with old results.
             nonlocal previous_folder
             if keep:
                 previous_folder = run_files.move_aside(self.output)
             else:
                 run_files.remove_run(self.output)
 
-        self._write_inputs((job.row for job in jobs), clear)
+        self._write_inputs((job.row for job in jobs), clear_earlier_run)
         return previous_folder
 
     def extend(self, jobs: Iterable[Job]) -> int:
@@ -160,32 +162,32 @@ class RolloutStore:
                     added += 1
                     yield job.row
 
-        self._write_inputs(rows(), lambda: None)
+        self._write_inputs(rows())
         return added
 
     def open(self) -> tuple[_Journal, _Journal]:
         """Open the output and the failures file, repairing torn last lines. Both files exist afterwards."""
         closing = self._require_lock()
         if self._journals is None:
-            scored = _Journal(self.output, self._index / "scored")
+            scored = _Journal(self.output, self._index_folder / "scored")
             closing.callback(scored.close)
-            failed = _Journal(self.failures, self._index / "failed")
+            failed = _Journal(self.failures, self._index_folder / "failed")
             closing.callback(failed.close)
             for path in filter(Path.is_file, (self.materialized, self.run)):
-                copy = OpenCopy(path)
-                closing.callback(copy.close)
-                closing.callback(copy.restore_if_deleted)
+                restorable = RestorableFile(path)
+                closing.callback(restorable.close)
+                closing.callback(restorable.restore_if_deleted)
             if self._sync_seconds is not None:
                 closing.callback(PeriodicSync([scored.sync, failed.sync], self._sync_seconds).stop)
             self._journals = scored, failed
         return self._journals
 
     def jobs(self) -> Iterator[Job]:
-        """Yield every job of the run in order."""
+        """Yield every planned job of the run in order, finished or not."""
         return map(Job.of, read_rows(self.materialized))
 
     def unfinished_jobs(self, history: RunHistory, max_attempts: int) -> Iterator[Job]:
-        """Yield the jobs that are neither finished nor given up, with their attempt number."""
+        """Yield the jobs that are neither finished nor given up, with the number of their next attempt."""
 
         def is_unfinished(entry: Entry) -> bool:
             return not history.is_finished(entry) and not history.is_given_up(entry, max_attempts)
@@ -203,8 +205,8 @@ class RolloutStore:
     def history(self, limits: Mapping[str, int | None] | None = None) -> RunHistory:
         """Load the stored rollouts from the index. Memory is a few dozen bytes per stored rollout.
 
-        With `limits` (the current limits by name), a rollout that was stopped by a limit may run again if that limit
-        has been raised or removed since. Rollouts that earlier versions gave up because of a refusal run again, too.
+        A terminal failure does not count if the limit that ended the rollout is higher or off in `limits` (the current
+        limits by name), or if an earlier version stored it for a refusal.
         """
         scored, failed = self.open()
         history = RunHistory()
@@ -216,22 +218,21 @@ class RolloutStore:
             if entry.is_counted:
                 history.failures[key] = history.failures.get(key, 0) + 1
             history.tokens += entry.tokens
-            if entry.is_terminal:
-                history.terminal.add(key)
-        # Only the lines of terminal failures are read.
+        # The index does not contain the reason of a terminal failure, so these lines are read. The last one decides.
         for row in select_rows(self.failures, failed.entries(), lambda entry: entry.is_terminal):
             key, stored = _packed_key(RolloutKey.of(row)), StoredRollout(row)
-            if _is_refusal_of_run(stored):
+            if _is_refusal_without_status(stored):
                 history.terminal.discard(key)
-                history.failures[key] -= 1
+                if stored.is_counted:
+                    history.failures[key] -= 1
             elif limits is not None and _is_limit_higher_now(stored.failure, limits):
                 history.terminal.discard(key)
             else:
-                history.terminal.add(key)  # a later attempt was stopped by the current limit
+                history.terminal.add(key)
         return history
 
     def write(self, outcome: Outcome) -> None:
-        """Store an outcome: a scored one in the output, a failed one in the failures file, a cancelled one nowhere.
+        """Store a scored outcome in the output, a failed or limited one in the failures file, a cancelled one nowhere.
 
         Raises:
             StoreError: the outcome is not stored; all earlier ones are.
@@ -243,13 +244,13 @@ class RolloutStore:
         journal.add(outcome.job.key, outcome_record(outcome))
 
     def records(self) -> Iterator[Row]:
-        """Yield the scored records in the order they were stored."""
+        """Yield the records of the output in order; a record with an invalid reward is marked as a failure."""
         return map(mark_invalid_reward, read_rows(self.output))
 
-    def _write_inputs(self, rows: Iterable[Row], clear: Callable[[], None]) -> None:
-        """Write the planned rows and their index; `clear` runs right before the new files appear."""
-        partial = self.materialized.with_name(f"{self.materialized.name}.index")
-        index = IndexWriter(partial)
+    def _write_inputs(self, rows: Iterable[Row], before_replace: Callable[[], None] = lambda: None) -> None:
+        """Write the planned rows and their index; `before_replace` is called before the new files appear."""
+        partial_index = self.materialized.with_name(f"{self.materialized.name}.index")
+        index = IndexWriter(partial_index)
 
         def lines() -> Iterator[bytes]:
             end = 0
@@ -260,18 +261,18 @@ class RolloutStore:
                 yield line
 
         def replace_index() -> None:
-            clear()
+            before_replace()
             index.flush()
             with contextlib.suppress(OSError):  # a missing index is rebuilt from the rows
-                self._index.mkdir(exist_ok=True)
-                partial.replace(self._inputs.path)
+                self._index_folder.mkdir(exist_ok=True)
+                partial_index.replace(self._inputs.path)
 
         try:
-            self._planned_count = None
+            self._planned_count = None  # stays unknown if writing fails
             self._planned_count = write_lines(self.materialized, lines(), before_replace=replace_index)
         finally:
             with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
+                partial_index.unlink(missing_ok=True)
 
     def _require_lock(self) -> contextlib.ExitStack:
         if self._closing is None:
@@ -279,14 +280,15 @@ class RolloutStore:
         return self._closing
 
 
-def _is_refusal_of_run(stored: StoredRollout) -> bool:
-    """Return whether an earlier version gave a rollout up because a model endpoint refused it, perhaps for its key.
+def _is_refusal_without_status(stored: StoredRollout) -> bool:
+    """Return whether a failure is a refusal by a model endpoint that an earlier version stored.
 
-    Those versions did not store the status of the refusal; their messages name the `/run` call that failed.
+    Earlier versions did not store the status, without which it is unknown whether the row or the key was refused. Their
+    messages name the `/run` call that failed, unlike messages of agents.
     """
     failure = stored.failure
-    is_of_model = stored.failure_class in (FailureKind.MODEL_REFUSED, FailureKind.JUDGE_FAILED)
-    return is_of_model and REFUSAL_STATUS not in failure and str(failure.get("message")).startswith("/run of ")
+    may_be_refusal = stored.failure_class in (FailureKind.MODEL_REFUSED, FailureKind.JUDGE_FAILED)
+    return may_be_refusal and REFUSAL_STATUS not in failure and str(failure.get("message")).startswith("/run of ")
 
 
 def _is_limit_higher_now(failure: Mapping[str, Any], limits: Mapping[str, int | None]) -> bool:
@@ -299,4 +301,5 @@ def _is_limit_higher_now(failure: Mapping[str, Any], limits: Mapping[str, int | 
 
 
 def _packed_key(key: RolloutKey | Entry) -> int:
+    """Return task and rollout index, without the attempt, as one integer."""
     return key.task << 32 | key.rollout

@@ -61,7 +61,7 @@ async def test_a_key_that_expires_stops_the_run_and_leaves_its_rows_open(status,
 
     assert (len(scored), len(cancelled)) == (good, 0)
     assert len(failed) <= concurrency + ENOUGH_REFUSALS - 1, "no rows are sent in vain"
-    assert all(outcome.failure.retryable and outcome.failure.is_of_run for outcome in failed)
+    assert all(outcome.failure.retryable and outcome.failure.is_refusal_of_run for outcome in failed)
     assert (stop.refusal.refusal_status, stop.is_immediate) == (status, False)
     assert stop.reason.startswith("m: the endpoint ")
 
@@ -73,7 +73,7 @@ async def test_a_run_that_is_refused_like_a_row_stays_open_for_a_limited_number_
 
     assert (len(scored), len(cancelled)) == (23, 0)
     assert ENOUGH_REFUSALS <= len(failed) < 12
-    assert all(outcome.failure.retryable and not outcome.failure.is_of_run for outcome in failed)
+    assert all(outcome.failure.retryable and not outcome.failure.is_refusal_of_run for outcome in failed)
     assert stop.refusal.refusal_status == status
 
 
@@ -279,6 +279,19 @@ async def test_rollouts_given_up_by_earlier_versions_run_again_once(tmp_path):
 
     with store:
         assert store.history().count_given_up(3) == 4
+
+
+async def test_a_stored_refusal_that_was_never_counted_is_not_subtracted(tmp_path):
+    """Another tool may store a terminal refusal that is no attempt; resume must not fail on it."""
+    (job,) = jobs_of(1)
+    detail = {"kind": "model_refused", "message": "/run of a answered 500: no", "counted": False}
+    answer = {"_ng_failure_class": "model_refused", "_ng_failure": detail, "_ng_failure_terminal": True}
+    store = RolloutStore(tmp_path / "x.jsonl")
+    with store:
+        store.begin([job])
+        store.open()[1].add(job.key, job.with_key(answer))
+
+        assert [str(job.key) for job in store.unfinished_jobs(store.history(), 1)] == ["0-0"]
 
 
 @pytest.mark.parametrize("with_index", [True, False])
