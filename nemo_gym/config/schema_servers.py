@@ -242,7 +242,7 @@ def read_server_instance(
     fields: dict[str, Any] = {str(key): value for key, value in resolved.items()}
     fields |= {"name": name, "server_type_config_dict": block}
     # validate only against the server types in the block, so that the error is about the intended type
-    candidates = [kind for kind in _INSTANCE_CLASSES if kind.SERVER_TYPE in fields]
+    candidates = [candidate for candidate in _INSTANCE_CLASSES if candidate.SERVER_TYPE in fields]
     first_error: ValidationError | None = None
     for candidate in candidates or _INSTANCE_CLASSES:
         try:
@@ -257,7 +257,7 @@ def is_almost_server(server_type_config_dict: Any) -> bool:
     blocks = server_type_config_dict if isinstance(server_type_config_dict, Mapping) else {}
     return any(
         isinstance(fields, Mapping) and "entrypoint" in fields
-        for kind in SERVER_TYPES
-        if isinstance(blocks.get(kind), Mapping)
-        for fields in blocks[kind].values()
+        for server_type in SERVER_TYPES
+        if isinstance(blocks.get(server_type), Mapping)
+        for fields in blocks[server_type].values()
     )
