@@ -40,11 +40,9 @@ def exit_fork(status: int) -> NoReturn:
 
 
 def signal_group(pid: int, number: int) -> None:
-    """Signal the process group that `pid` leads; do nothing if the group no longer exists."""
-    try:
+    """Signal the process group that `pid` leads; do nothing if the group no longer exists or may not be signalled."""
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):
-        return
 
 
 def exit_with_parent(number: signal.Signals = signal.SIGKILL) -> bool:
@@ -77,7 +75,7 @@ def process_tree(pid: int) -> Iterator[int]:
 
 
 def end_descendants() -> None:
-    """End every descendant of this process, also those in other sessions; needs `adopt_orphans`."""
+    """Send SIGTERM to every descendant of this process, and SIGKILL after `TERM_SECONDS`; needs `adopt_orphans`."""
     begin = time.monotonic()
     number: signal.Signals | None = signal.SIGTERM
     while time.monotonic() < begin + TERM_SECONDS + KILL_SECONDS:
@@ -87,7 +85,7 @@ def end_descendants() -> None:
         except ChildProcessError:
             return
         if number is not None:
-            for pid in list(process_tree(os.getpid()))[1:]:
+            for pid in list(process_tree(os.getpid()))[1:]:  # without this process
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
         number = signal.SIGKILL if time.monotonic() > begin + TERM_SECONDS else None
@@ -104,16 +102,16 @@ def guard_descendants(control: socket.socket) -> None:
     guard = os.getpid()
     pid = os.fork()
     if pid == 0:
-        if not exit_with_parent(signal.SIGHUP) or os.getppid() == guard:
-            return
-        os._exit(1)
+        if exit_with_parent(signal.SIGHUP) and os.getppid() != guard:
+            os._exit(1)  # the guard ended before the signal was requested
+        return
     control.close()
     status = 1
     try:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-        while (ended := os.waitpid(-1, 0))[0] != pid:
+        while (ended := os.waitpid(-1, 0))[0] != pid:  # an adopted descendant ended
             pass
-        status = max(0, os.waitstatus_to_exitcode(ended[1]))
+        status = max(0, os.waitstatus_to_exitcode(ended[1]))  # negative: the signal that ended the child
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         end_descendants()

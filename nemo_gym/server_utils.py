@@ -75,7 +75,8 @@ from nemo_gym.transport.retries import SERVER_CALL, RetryPolicy
 
 MAX_NUM_TRIES = 3
 EXTERNAL_CALL = RetryPolicy(attempts=MAX_NUM_TRIES)
-HEAD_TIMEOUT_SECONDS = 5.0
+HEAD_TIMEOUT_SECONDS = STATUS_TIMEOUT_SECONDS = 5.0
+"""Longest wait for the configuration of the head server, and for `GET /` of any server."""
 
 
 def get_global_aiohttp_client() -> ClientSession:
@@ -119,7 +120,7 @@ async def request(
     """Send an HTTP request with a deadline and retries; `kwargs` are those of aiohttp.
 
     `_internal` requests get more attempts. `callee` is the name of the server in errors. A request that the server may
-    have executed is repeated only if `safe_to_repeat` is True or its method is safe.
+    have executed is sent again only if `safe_to_repeat` is True or its method is safe.
     """
     return await http.send(
         method,
@@ -181,7 +182,7 @@ class ServerClient(BaseModel):
         return []
 
     def _addresses(self) -> AddressBook:
-        """Return the addresses of the current configuration; `_address_books` caches them."""
+        """Return the addresses of the current configuration, the only element of the list `_address_books`."""
         books = self._address_books
         if not books or books[0].config is not self.global_config_dict:
             books[:] = [AddressBook(self.global_config_dict)]
@@ -191,7 +192,7 @@ class ServerClient(BaseModel):
         """Call a server instance and return the response. `kwargs` are those of aiohttp.
 
         A pydantic model as `json` is sent without its unset fields. Instances of this process and of linked cells are
-        called without HTTP. The call is logged in `call_timing` if it belongs to a rollout.
+        called without HTTP. If the call belongs to a rollout, `call_timing` records it.
 
         Raises:
             ServerUnreachable: no answer, or the session of the call ended with the process that kept it.
@@ -231,7 +232,7 @@ class ServerClient(BaseModel):
                 with deadlines.time_limit(seconds):
                     url = f"{address.base_url}{url_path}"
                     response = await request(method=method, url=url, _internal=True, **options)
-            if getattr(response, "status", None) == 410:  # the response of a test may have no status
+            if getattr(response, "status", None) == 410:  # Gone; the response of a test may have no status
                 raise_for_lost_session(response, server_name)
             return response
         except DeadlineExceeded as error:
@@ -258,7 +259,7 @@ class ServerClient(BaseModel):
         """Send `GET /` to a server; return `success` for an answer of any status. Blocks the calling thread."""
         try:
             address = self._addresses()[server_name]
-            get_blocking(address.host, address.port, "/", timeout=HEAD_TIMEOUT_SECONDS, callee=server_name)
+            get_blocking(address.host, address.port, "/", timeout=STATUS_TIMEOUT_SECONDS, callee=server_name)
         except DeadlineExceeded:
             return "timeout"
         except ServerUnreachable:
@@ -287,12 +288,12 @@ def find_server_class(module: ModuleType, base: Any, *, fix: str | None = None) 
         and value.__module__ == module.__name__
         and not isabstract(value)
     ]
-    leaves = [cls for cls in classes if not any(other is not cls and issubclass(other, cls) for other in classes)]
-    if len(leaves) != 1:
-        names = ", ".join(cls.__name__ for cls in leaves) or "none"
-        problem = f"defines {len(leaves)} server classes ({names}); exactly one is needed"
+    most_derived = [cls for cls in classes if not any(issubclass(other, cls) for other in classes if other is not cls)]
+    if len(most_derived) != 1:
+        names = ", ".join(cls.__name__ for cls in most_derived) or "none"
+        problem = f"defines {len(most_derived)} server classes ({names}); exactly one is needed"
         raise ConfigError(problem, where=str(module.__file__), fix=fix)
-    return leaves[0]
+    return most_derived[0]
 
 
 def server_config(cls: "type[BaseServer]", config: DictConfig, name: str) -> BaseRunServerInstanceConfig:
@@ -380,7 +381,7 @@ class SimpleServer(BaseServer):
 
         In a uvicorn worker, return the app without serving it. In a dry run, return None after the server is created.
         """
-        exit_with_parent(signal.SIGTERM)  # lets uvicorn stop in order
+        exit_with_parent(signal.SIGTERM)  # on SIGTERM uvicorn stops in order
         global_config = get_global_config_dict()
         config = cls.load_config_from_global_config()
         http_sessions.configure(GlobalAIOHTTPAsyncClientConfig.from_global_config(global_config))

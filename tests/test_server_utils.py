@@ -393,7 +393,7 @@ def test_a_status_is_polled_without_an_event_loop(live_port):
 
 def test_a_missing_status_is_a_timeout(monkeypatch):
     """A server that hangs must not hang the script that waits for it."""
-    monkeypatch.setattr(server_utils, "HEAD_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(server_utils, "STATUS_TIMEOUT_SECONDS", 0.05)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(1)

@@ -171,15 +171,14 @@ def check_instances(config: DictConfig, resolved: Mapping[Any, Any]) -> Instance
         if instance is not None:
             result.valid.append(instance)
         elif error is not None:
-            problems = validation_problems(error, (name,))
-            result.almost[name] = [
-                _at_block(problem, path, block) if problem.path == (name,) else problem for problem in problems
-            ]
+            result.almost[name] = [_at_block(problem, path, block) for problem in validation_problems(error, (name,))]
     return result
 
 
 def _at_block(problem: ConfigProblem, path: KeyPath | None, block: Any) -> ConfigProblem:
     """Point a problem of a whole instance to its implementation block; for a missing domain, suggest a misspelt key."""
+    if problem.path is None or len(problem.path) > 1:
+        return problem
     fields = block[path[1]][path[2]] if path else ()
     close = nearest_names("domain", map(str, fields)) if "a domain is required" in problem.what else []
     return replace(problem, path=path, fix=f"domain: in place of {close[0]}:" if close else problem.fix)

@@ -32,15 +32,7 @@ from nemo_gym.config.problems import ConfigProblem, KeyPath, dotted_path, raise_
 from nemo_gym.config.secret_names import has_secret_name
 from nemo_gym.config.secret_text import forget_secrets, mask_text, remember_secrets
 from nemo_gym.config.secrets import mask_in_place, redact_text, secret_values
-from nemo_gym.config.trees import (
-    Tree,
-    copy_tree,
-    has_interpolation,
-    merge,
-    merge_into,
-    missing_values,
-    names_in,
-)
+from nemo_gym.config.trees import Tree, copy_tree, has_interpolation, merge, merge_into, missing_values, names_in
 from nemo_gym.errors import ConfigError, ConfigMissingValuesError
 from nemo_gym.keys import MODELS
 

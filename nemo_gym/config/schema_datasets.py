@@ -187,7 +187,7 @@ class DatasetConfig(BaseModel):
     def reconcile_source_and_identifiers(self) -> "DatasetConfig":
         """Set `source` from a deprecated identifier or vice versa, so that code can read either.
 
-        `__dict__` is used, so that the derived field does not count as set by the user.
+        A field that is set through `__dict__` does not count as given by the user.
         """
         identifiers = {"gitlab": self.gitlab_identifier, "huggingface": self.huggingface_identifier}
         deprecated = [kind for kind, identifier in identifiers.items() if identifier is not None]

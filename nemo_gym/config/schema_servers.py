@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from omegaconf import DictConfig
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -219,11 +219,7 @@ ServerInstanceConfig: TypeAlias = (
     ResponsesAPIModelServerInstanceConfig | ResourcesServerInstanceConfig | ResponsesAPIAgentServerInstanceConfig
 )
 ServerInstanceConfigTypeAdapter: TypeAdapter[ServerInstanceConfig] = TypeAdapter(ServerInstanceConfig)
-_INSTANCE_CLASSES = (
-    ResponsesAPIModelServerInstanceConfig,
-    ResourcesServerInstanceConfig,
-    ResponsesAPIAgentServerInstanceConfig,
-)
+_INSTANCE_CLASSES: tuple[type[ServerInstanceConfig], ...] = get_args(ServerInstanceConfig)
 
 
 def maybe_get_server_instance_config(

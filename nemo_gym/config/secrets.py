@@ -121,7 +121,7 @@ def _is_secret_child(key: Any, value: Any, secret: bool) -> bool:
 
 
 def _iter_secrets(node: Any, *, secret: bool) -> Iterator[str]:
-    """Yield the secrets in plain, OmegaConf or pydantic data; with `secret`, all strings that are not in nested blocks."""
+    """Yield the secrets in plain, OmegaConf or pydantic data; with `secret`, all strings outside nested blocks."""
     node = dict(iter_fields(node)) if isinstance(node, BaseModel) else omega.resolve_leaves(node)
     if isinstance(node, Secret) or (secret and isinstance(node, str)):
         if node and "${" not in node and node not in (MASK, "???"):
