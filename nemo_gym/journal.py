@@ -24,7 +24,6 @@ import orjson
 from nemo_gym.errors import GymError
 from nemo_gym.wire.call_reply import parse_lenient_json
 from nemo_gym.wire.stored_rollout import (
-    LIMIT_CLASS,
     REWARD_KEY,
     RolloutKey,
     Row,
@@ -42,8 +41,8 @@ _JOIN_SECONDS = 60.0
 _FIELDS = struct.Struct("<QIIQQ")
 _CHECKSUM = struct.Struct("<I")
 _ENTRY_SIZE = _FIELDS.size + _CHECKSUM.size
-_TERMINAL, _LIMITED, _NOT_COUNTED = 1, 2, 4
-"""Bits of `Entry.flags`."""
+_TERMINAL, _NOT_COUNTED = 1, 4
+"""Bits of `Entry.flags`. Earlier releases also wrote 2, which nothing reads."""
 _BATCH = 128
 """Index entries per write. A crash loses at most one batch, which is then computed again from the lines."""
 _SAMPLES = 16
@@ -326,11 +325,6 @@ class Entry(NamedTuple):
         return bool(self.flags & _TERMINAL)
 
     @property
-    def is_limited(self) -> bool:
-        """True if a limit ended the rollout; a higher limit may change its outcome."""
-        return bool(self.flags & _LIMITED)
-
-    @property
     def is_counted(self) -> bool:
         """False if the line is a failure that does not count as an attempt."""
         return not self.flags & _NOT_COUNTED
@@ -349,8 +343,6 @@ def index_entry(key: RolloutKey, record: Row, end: int) -> Entry:
         raise ValueError(f"task and rollout may be {HIGHEST_TASK} and {HIGHEST_ROLLOUT} at most, not {key}")
     stored = StoredRollout(record)
     flags = _TERMINAL if stored.is_terminal else 0
-    if stored.failure_class == LIMIT_CLASS:
-        flags |= _LIMITED
     if not stored.is_counted:
         flags |= _NOT_COUNTED
     return Entry(key.task, key.rollout, flags, end, stored.total_tokens)

@@ -218,11 +218,7 @@ _COMMAND_KEYS = """
 COMMAND_KEYS = frozenset(_COMMAND_KEYS.split())
 RESERVED_KEYS = (
     *(key.name for key in _TABLE if key.reserved),
-    "_inherit_from",
-    "_copy",
-    "component_name",
-    "json",
-    "query",
+    *("_inherit_from", "_copy", "component_name", "json", "query"),
 )
 """Top-level keys that never name a server instance."""
 
