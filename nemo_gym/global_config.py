@@ -160,7 +160,7 @@ class GlobalConfigDictParser:
             raise missing_values_error(missing)
 
     def detect_and_report_almost_servers(self, global_config_dict: DictConfig) -> list[str]:
-        """Raise the problems of almost servers; with `error_on_almost_servers: false`, log them and return the names."""
+        """Raise the problems of almost servers; with `error_on_almost_servers: false`, log them and return names."""
         almost = _check_instances(global_config_dict).almost
         problems = [problem for block_problems in almost.values() for problem in block_problems]
         if global_config_dict.get("error_on_almost_servers") is not False:

@@ -70,7 +70,7 @@ def read_key(config: Mapping[str, Any], name: str) -> Any:
 
 
 def _accepts(key: Key, value: Any) -> bool:
-    """Return whether a value has the type of a key; a text with `${`, which could not be resolved, has none but ANY."""
+    """Return whether a key accepts a value. Only keys of any type accept a text whose `${…}` could not be resolved."""
     is_unresolved = isinstance(value, str) and "${" in value
     return key.type is ANY or (not is_unresolved and key.type.accepts(value))
 
@@ -177,7 +177,7 @@ def check_instances(config: DictConfig, resolved: Mapping[Any, Any]) -> Instance
 
 def _at_block(problem: ConfigProblem, path: KeyPath | None, block: Any) -> ConfigProblem:
     """Point a problem of a whole instance to its implementation block; for a missing domain, suggest a misspelt key."""
-    if problem.path is None or len(problem.path) > 1:
+    if problem.path is None or len(problem.path) > 1:  # not of the whole instance
         return problem
     fields = block[path[1]][path[2]] if path else ()
     close = nearest_names("domain", map(str, fields)) if "a domain is required" in problem.what else []

@@ -97,7 +97,7 @@ class Expansion:
             if key not in (INHERIT, COPY, DELETE)
         }
         keys = self.keys_to_delete(node.get(DELETE), path)
-        inherited_keys = [key for key in keys if own.pop(key, ABSENT) is ABSENT]  # deletes the keys of the block itself
+        inherited_keys = [key for key in keys if own.pop(key, ABSENT) is ABSENT]  # deletes the block's own keys
         for directive in (INHERIT, COPY):
             if directive in node:
                 return self.inherit(path, directive, node[directive], own, inherited_keys)
@@ -105,7 +105,7 @@ class Expansion:
         return own
 
     def inherit(self, path: KeyPath, directive: str, source_name: Any, own: Tree, deleted_keys: list[str]) -> Any:
-        """Return the source block without `deleted_keys` and with `own`, the values of the block at `path`, over it."""
+        """Merge `own`, the values of the block at `path`, over a copy of its source; then delete `deleted_keys`."""
         if not isinstance(source_name, str) or not source_name.strip():
             what = f"{directive} needs a dotted path, not {source_name!r}"
             self.problems.append(ConfigProblem(what, (*path, directive)))
@@ -135,7 +135,7 @@ class Expansion:
         return source
 
     def keys_to_delete(self, value: Any, path: KeyPath) -> list[str]:
-        """Return the key names that `value`, a list or a text separated by commas, gives as `_delete_key`."""
+        """Return the names in a `_delete_key`, whose `value` is a list or a text separated by commas."""
         if value is None:
             return []
         keys = value.split(",") if isinstance(value, str) else value

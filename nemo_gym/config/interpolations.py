@@ -128,7 +128,7 @@ def _policy_problem(unset: dict[str, list[KeyPath]], env_name: str | None) -> Co
 
 
 def _check_sizes(texts: dict[KeyPath, str], tree: Tree) -> tuple[set[KeyPath], ConfigProblem | None]:
-    """Return the texts with cyclic references, and a problem if resolving would create too many values."""
+    """Return the paths of texts with cyclic references, and a problem if resolving would create too many values."""
     sizes: dict[KeyPath, float] = {}
     """Number of values that a part of the tree has after resolving its `${…}`; infinite for a cycle."""
 

@@ -93,7 +93,7 @@ def is_public_value(text: str) -> bool:
         return False
     path = Path(text)
     try:
-        is_in_root = path.parent == Path(path.anchor)  # which would make any text that begins with "/" public
+        is_in_root = path.parent == Path(path.anchor)  # "/" always exists, so any "/text" would be public
         return (path.is_absolute() and not is_in_root and path.parent.is_dir()) or path.expanduser().exists()
     except (OSError, RuntimeError):  # RuntimeError: `~name` of an unknown user
         return False
