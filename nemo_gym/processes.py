@@ -23,7 +23,7 @@ TERM_SECONDS, KILL_SECONDS = 1.0, 10.0
 
 
 def has_single_thread() -> bool:
-    """Return True if this process has one thread: a fork copies locks held by other threads, but not the threads."""
+    """Return True if this process has one thread. Only then is a fork safe: it copies the locks of other threads."""
     try:
         return sum(1 for _ in Path("/proc/self/task").iterdir()) == 1
     except OSError:  # not Linux: the number of native threads is unknown
@@ -80,7 +80,7 @@ def end_descendants() -> None:
     number: signal.Signals | None = signal.SIGTERM
     while time.monotonic() < begin + TERM_SECONDS + KILL_SECONDS:
         try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
+            while os.waitpid(-1, os.WNOHANG)[0]:  # collect the children that have ended
                 pass
         except ChildProcessError:
             return
@@ -128,7 +128,7 @@ def start_ticks(pid: int) -> int:
     except OSError:
         return 0
     words = stat.rpartition(")")[2].split()  # the program name before `)` may contain spaces and brackets
-    return 0 if words[0] in "ZX" else int(words[19])
+    return 0 if words[0] in "ZX" else int(words[19])  # Z, X: zombie, dead; the 20th word is the start time
 
 
 def json_descriptor(content: Mapping[str, Any]) -> int:

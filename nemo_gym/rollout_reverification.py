@@ -92,7 +92,7 @@ class StoredRollouts:
         """File number and offset of each record to verify, in stored order."""
         scored = self._index_scored()
         if judge_failed_only:
-            self._to_verify.clear()
+            self._to_verify.clear()  # scored rollouts are copied
             self._index_judge_failures(scored)
         if not self.agents:
             raise ConfigError("the file has no rollouts to verify", where=str(rollouts))

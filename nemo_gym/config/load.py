@@ -38,7 +38,7 @@ def read_source(path: Path, *, kind: Literal["file", "env"] = "file") -> ConfigS
 
 
 def display_path(path: Path) -> str:
-    """Return a path as text, relative to the working directory if it is inside it."""
+    """Return a path as text, relative to the working directory if the path is inside it."""
     try:
         return str(path.relative_to(Path.cwd())) if path.is_absolute() else str(path)
     except (ValueError, OSError):

@@ -198,7 +198,7 @@ def apply_pending(tree: Tree, pending: Sequence[Override], *, strict: bool) -> N
 def _missing_target(tree: Tree, override: Override) -> ConfigProblem:
     """Return the problem of an override whose value does not exist, with a similar name."""
     node: Any = tree
-    for missing in override.path:
+    for missing in override.path:  # ends at the first part that does not exist
         child = child_value(node, missing)
         if child is ABSENT:
             break
@@ -221,6 +221,7 @@ def _apply(tree: Tree, override: Override) -> list[ConfigProblem]:
             if not isinstance(existing, dict | list):
                 existing = node[key] = {}
             node = existing
+    # `node`, `key` and `existing` are now the parent, the key and the value of the last part
     if override.action == "delete":
         if override.value is not None and override.value != existing:  # `~a=1` deletes only this value
             what = f"'{dotted_path(override.path)}' has another value"
