@@ -64,7 +64,7 @@ def reward_check(verify: Callable[..., Any], server: str) -> Callable[..., Await
         try:
             answer = await call(*args, **kwargs)
         except ValidationError as error:
-            problems = [one for one in error.errors(include_url=False) if one["loc"] == ("reward",)]
+            problems = [problem for problem in error.errors(include_url=False) if problem["loc"] == ("reward",)]
             if not problems:
                 raise
             has_reward = problems[0]["type"] != "missing"
@@ -72,7 +72,7 @@ def reward_check(verify: Callable[..., Any], server: str) -> Callable[..., Await
         reward = answer.get("reward", 0.0) if isinstance(answer, dict) else getattr(answer, "reward", 0.0)
         if type(reward) is not float:
             try:
-                float(reward)  # also text, such as "NaN"
+                float(reward)  # for its error; a text such as "NaN" is accepted
             except (TypeError, ValueError, OverflowError):
                 raise _invalid_reward(reward, server) from None
         return answer

@@ -145,7 +145,7 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         return []
 
     def _captures(self) -> _CaptureFlags:
-        """Return the enabled captures; cached per configuration, because reading the configuration is slow."""
+        """Return the enabled captures. They are cached, because reading the configuration is slow."""
         flags = self._capture_flags
         config = getattr(self.server_client, "global_config_dict", None)
         if not flags or flags[0].config is not config:
@@ -221,7 +221,7 @@ def _add_rollout_routes(router: APIRouter) -> None:
 
 
 def _inbound_prefix(request: Request) -> str:
-    """Return the rollout prefix in the path of a request; empty without one."""
+    """Return the rollout prefix in the path of a request; empty if the path has none."""
     parts = str(request.url.path).split("/")
     if len(parts) < 4 or parts[1] != ROLLOUT_PATH_PREFIX:
         return ""

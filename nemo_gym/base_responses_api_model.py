@@ -148,8 +148,7 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
 
     @abstractmethod
     async def chat_completions(
-        self,
-        body: NeMoGymChatCompletionCreateParamsNonStreaming = Body(),
+        self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
     ) -> NeMoGymChatCompletion:
         """Answer a Chat Completions request. An override may also take `request` before `body`."""
 
@@ -160,7 +159,7 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     async def _answer_responses(
         self, method: _ModelMethod, request: Request, body: dict[str, Any] | BaseModel
     ) -> BaseModel | Response:
-        """Return the answer itself if it is a model, anything else as a response."""
+        """Answer a Responses request: a pydantic model is returned as it is; JSON or a stream, as an HTTP response."""
         if isinstance(body, BaseModel) or not body.get("stream"):
             answer = await method(request, method.validate(body))
             return answer if isinstance(answer, BaseModel) else _as_json(answer)
@@ -222,13 +221,13 @@ def _as_json(answer: Any) -> Response:
 
 
 def _as_data(answer: Any) -> dict[str, Any]:
-    """Return the answer as a dict with the fields of the answer without streaming."""
+    """Return the answer as a dict, with the same fields as an answer that is not streamed."""
     data: dict[str, Any] = answer.model_dump(mode="json", by_alias=True) if isinstance(answer, BaseModel) else answer
     return data
 
 
 def _as_stream(events: Iterable[bytes]) -> Response:
-    """Return all events as one response body: they are complete, and one write is cheaper than many."""
+    """Return all events as one response body: all are known already, and one write is cheaper than many."""
     return Response(b"".join(events), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 
 

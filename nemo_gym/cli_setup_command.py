@@ -1,4 +1,4 @@
-"""The former place of `nemo_gym.cli.setup_command`; its names are still available here, with a warning."""
+"""The former module of `nemo_gym.cli.setup_command`; its names are still available here, with a warning."""
 
 from nemo_gym.cli.legacy import moved_names
 

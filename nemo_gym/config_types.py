@@ -56,9 +56,7 @@ from nemo_gym.config.schema_servers import (
     is_server_ref,
     maybe_get_server_instance_config,
 )
-from nemo_gym.config.secrets import (
-    Secret,
-)
+from nemo_gym.config.secrets import Secret
 from nemo_gym.errors import (
     AlmostServerError,
     ConfigError,

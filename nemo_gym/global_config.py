@@ -96,7 +96,7 @@ class GlobalConfigDictParser:
         return resolved.config
 
     def resolve(self, parse_config: GlobalConfigDictParserConfig) -> ResolvedConfig:
-        """Return the checked configuration with its warnings and positions."""
+        """Return the checked configuration with its warnings and the locations of its values."""
         initial = parse_config.initial_global_config_dict
         request = ResolveRequest(
             overrides=[] if parse_config.skip_load_from_cli else sys.argv[1:],
@@ -160,9 +160,9 @@ class GlobalConfigDictParser:
             raise missing_values_error(missing)
 
     def detect_and_report_almost_servers(self, global_config_dict: DictConfig) -> list[str]:
-        """Raise on blocks that are nearly a server; log and return them if `error_on_almost_servers` is false."""
+        """Raise the problems of almost servers; with `error_on_almost_servers: false`, log them and return names."""
         almost = _check_instances(global_config_dict).almost
-        problems = [problem for block in almost.values() for problem in block]
+        problems = [problem for block_problems in almost.values() for problem in block_problems]
         if global_config_dict.get("error_on_almost_servers") is not False:
             raise_all(problems)
         for problem in problems:
@@ -171,6 +171,7 @@ class GlobalConfigDictParser:
 
 
 def _check_instances(config: DictConfig) -> InstanceCheck:
+    """Check the server blocks of a configuration in which every `${…}` must be resolvable."""
     tree = as_dict(config, resolve=False)
     raise_all(check_interpolations(config, tree, strict_under=set(tree), env_name=None)[0])
     return check_instances(config, resolve_tree(config, tree))
@@ -179,10 +180,7 @@ def _check_instances(config: DictConfig) -> InstanceCheck:
 def host_facts() -> HostFacts:
     """Return the facts about this machine and process that the configuration depends on."""
     return HostFacts(
-        roots=component_search_roots(),
-        working_dir=WORKING_DIR,
-        pick_port=_pick_port,
-        own_address=_own_address,
+        roots=component_search_roots(), working_dir=WORKING_DIR, pick_port=_pick_port, own_address=_own_address
     )
 
 
@@ -219,7 +217,7 @@ def _from_parent() -> DictConfig | None:
     if not text:
         return None
     try:
-        value = json.loads(text)  # YAML folds some characters of JSON
+        value = json.loads(text)  # a YAML parser would change some characters in JSON texts
     except (ValueError, RecursionError):
         value = read_yaml(text, NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME).value
     if not isinstance(value, dict):
@@ -256,16 +254,15 @@ def get_hf_token() -> str | None:
 
 
 def find_open_port(disallowed_ports: Collection[int] | None = None, max_retries: int = 50) -> int:
-    """Return a free port of the configured range."""
+    """Return a free port of the configured range; at most `max_retries` ports are tried."""
     low, high = port_range(cast("Mapping[Any, Any]", _GLOBAL_CONFIG_DICT or {}))
     return _pick_port(disallowed_ports or (), low, high, max_retries)
 
 
 def _pick_port(disallowed: Collection[int], low: int, high: int, max_retries: int = 50) -> int:
-    taken = set(disallowed)
-    pool = range(low, high + 1)
-    drawn = random.sample(pool, min(len(pool), max_retries + len(taken)))
-    for port in [port for port in drawn if port not in taken][:max_retries]:
+    all_ports, taken = range(low, high + 1), set(disallowed)
+    sample = random.sample(all_ports, min(len(all_ports), max_retries + len(taken)))  # some of it may be taken
+    for port in [port for port in sample if port not in taken][:max_retries]:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             try:
                 probe.bind(("", port))

@@ -1,4 +1,4 @@
-"""JSONL result files: read, repair and append lines, and keep an index of them.
+"""JSONL result files: read and append lines, index them, and repair a torn last line (JSONL repair: `repair`).
 
 A file that was cut at any byte remains readable. The index is a side file with the key and byte offset of every line,
 so that resume need not read the rows. It is a cache of fixed-size entries, each with a checksum: entries that are
@@ -24,7 +24,6 @@ import orjson
 from nemo_gym.errors import GymError
 from nemo_gym.wire.call_reply import parse_lenient_json
 from nemo_gym.wire.stored_rollout import (
-    LIMIT_CLASS,
     REWARD_KEY,
     RolloutKey,
     Row,
@@ -35,16 +34,15 @@ from nemo_gym.wire.stored_rollout import (
 
 logger = logging.getLogger("nemo_gym.journal")
 
-_BLOCK = 1 << 16
+_BLOCK_BYTES = 1 << 16
 _JOIN_SECONDS = 60.0
 """Longest wait for the current sync when the run ends."""
 
 _FIELDS = struct.Struct("<QIIQQ")
 _CHECKSUM = struct.Struct("<I")
 _ENTRY_SIZE = _FIELDS.size + _CHECKSUM.size
-_TERMINAL = 1
-_LIMITED = 2
-_NOT_COUNTED = 4
+_TERMINAL, _NOT_COUNTED = 1, 4
+"""Bits of `Entry.flags`. Earlier releases also wrote 2, which nothing reads."""
 _BATCH = 128
 """Index entries per write. A crash loses at most one batch, which is then computed again from the lines."""
 _SAMPLES = 16
@@ -109,13 +107,13 @@ def parse_lenient(line: bytes) -> Row | None:
         return None
     if not isinstance(row, dict):
         return None
-    reward = json.loads(line).get(REWARD_KEY)
+    reward = json.loads(line).get(REWARD_KEY)  # in `row`, a reward that is not finite is null
     is_invalid = isinstance(reward, int | float) and finite_float(reward) is None
     return with_invalid_reward(row, f"{reward:g}, which is not finite") if is_invalid else row
 
 
 class RolloutReader:
-    """Read single rows again by their byte offset. Each file is opened on first use and stays open."""
+    """Reads single rows by their byte offset. Each file is opened on first use and stays open until the end."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._paths = files
@@ -149,7 +147,7 @@ class RolloutReader:
 
 
 def repair(path: Path) -> int:
-    """Remove an incomplete last line, which a crash may leave, and return the size of the file.
+    """Repair a JSONL file: remove an incomplete last line, which a crash may leave; return the size of the file.
 
     A last line that lacks only its line break gets one.
     """
@@ -169,10 +167,10 @@ def repair(path: Path) -> int:
 
 
 def last_line_begin(descriptor: int, size: int) -> int:
-    """Return the offset after the last line break, reading backwards in blocks."""
+    """Return the offset after the last line break in the first `size` bytes; the file is read backwards in blocks."""
     position = size
     while position > 0:
-        begin = max(0, position - _BLOCK)
+        begin = max(0, position - _BLOCK_BYTES)
         line_break = os.pread(descriptor, position - begin, begin).rfind(b"\n")
         if line_break >= 0:
             return begin + line_break + 1
@@ -209,7 +207,7 @@ def write_lines(path: Path, lines: Iterable[bytes], *, before_replace: Callable[
 
 
 class LineWriter:
-    """Append lines to a file. When `append` returns, the operating system has the complete line."""
+    """Appends lines to a file. When `append` returns, the operating system has the complete line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -258,7 +256,7 @@ class LineWriter:
 
 
 class PeriodicSync:
-    """Call `syncs` every `seconds` on a thread: a power cut loses at most that much, and writers do not wait."""
+    """Calls `syncs` every `seconds` on a thread: a power cut loses the lines of that time, and writers do not wait."""
 
     def __init__(self, syncs: Sequence[Callable[[], None]], seconds: float) -> None:
         self._syncs = syncs
@@ -291,7 +289,7 @@ def sync_folder(folder: Path) -> None:
 def line_location(path: Path, begin: int) -> str:
     """Return `path:number` of the line that begins at an offset."""
     with path.open("rb") as file:
-        number = 1 + sum(file.read(min(_BLOCK, begin - at)).count(b"\n") for at in range(0, begin, _BLOCK))
+        number = 1 + sum(file.read(min(_BLOCK_BYTES, begin - at)).count(b"\n") for at in range(0, begin, _BLOCK_BYTES))
     return f"{path}:{number}"
 
 
@@ -327,11 +325,6 @@ class Entry(NamedTuple):
         return bool(self.flags & _TERMINAL)
 
     @property
-    def is_limited(self) -> bool:
-        """True if a limit ended the rollout; a higher limit may change its outcome."""
-        return bool(self.flags & _LIMITED)
-
-    @property
     def is_counted(self) -> bool:
         """False if the line is a failure that does not count as an attempt."""
         return not self.flags & _NOT_COUNTED
@@ -350,15 +343,13 @@ def index_entry(key: RolloutKey, record: Row, end: int) -> Entry:
         raise ValueError(f"task and rollout may be {HIGHEST_TASK} and {HIGHEST_ROLLOUT} at most, not {key}")
     stored = StoredRollout(record)
     flags = _TERMINAL if stored.is_terminal else 0
-    if stored.failure_class == LIMIT_CLASS:
-        flags |= _LIMITED
     if not stored.is_counted:
         flags |= _NOT_COUNTED
     return Entry(key.task, key.rollout, flags, end, stored.total_tokens)
 
 
 class IndexWriter:
-    """Append entries to an index file, after its first `size` bytes, in batches.
+    """Appends entries to an index file, after its first `size` bytes, in batches.
 
     The index is a cache, so a write error is not raised: it only ends the writing.
     """
@@ -424,25 +415,25 @@ class LineIndex:
 
     def writer(self) -> IndexWriter:
         """Index the existing lines and return a writer for the entries of new lines."""
-        deque(self.entries(), maxlen=0)
+        deque(self.entries(), maxlen=0)  # reading all entries adds the missing ones to the index
         return IndexWriter(self.path, self._trusted_count() * _ENTRY_SIZE)
 
     def _trusted_count(self) -> int:
-        """Count the leading entries that can be trusted: all that are complete, if a sample matches the lines."""
+        """Count the entries to trust: all up to the last valid one if a sample of them matches the lines, else none."""
         try:
             size = self.lines.stat().st_size
             with self.path.open("rb") as file, self.lines.open("rb") as lines:
-                count = file.seek(0, 2) // _ENTRY_SIZE
+                count = file.seek(0, os.SEEK_END) // _ENTRY_SIZE
                 while count and ((last := _entry_at(file, count - 1)) is None or last.end > size):
                     count -= 1  # the entry is damaged, or the lines were cut
-                steps = {round(step * (count - 1) / _SAMPLES) for step in range(_SAMPLES + 1)} if count else set()
-                return count if all(_matches_line(file, lines, number) for number in steps) else 0
+                sample = {round(step * (count - 1) / _SAMPLES) for step in range(_SAMPLES + 1)} if count else set()
+                return count if all(_matches_line(file, lines, number) for number in sample) else 0
         except (FileNotFoundError, NotADirectoryError):
             return 0
 
 
 def scan_entries(path: Path, begin: int = 0) -> Iterator[Entry]:
-    """Compute and yield the entries of a file's lines, starting at a byte offset."""
+    """Compute and yield the entries of a file's lines, starting at the offset `begin`. Raises like `entries`."""
     for start, end, record in scan_rows(path, begin):
         try:
             yield index_entry(RolloutKey.of(record), record, end)

@@ -23,7 +23,7 @@ TERM_SECONDS, KILL_SECONDS = 1.0, 10.0
 
 
 def has_single_thread() -> bool:
-    """Return True if this process has one thread: a fork copies locks held by other threads, but not the threads."""
+    """Return True if this process has one thread. Only then is a fork safe: it copies the locks of other threads."""
     try:
         return sum(1 for _ in Path("/proc/self/task").iterdir()) == 1
     except OSError:  # not Linux: the number of native threads is unknown
@@ -40,11 +40,9 @@ def exit_fork(status: int) -> NoReturn:
 
 
 def signal_group(pid: int, number: int) -> None:
-    """Signal the process group that `pid` leads; do nothing if the group no longer exists."""
-    try:
+    """Signal the process group that `pid` leads; do nothing if the group no longer exists or may not be signalled."""
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):
-        return
 
 
 def exit_with_parent(number: signal.Signals = signal.SIGKILL) -> bool:
@@ -77,17 +75,17 @@ def process_tree(pid: int) -> Iterator[int]:
 
 
 def end_descendants() -> None:
-    """End every descendant of this process, also those in other sessions; needs `adopt_orphans`."""
+    """Send SIGTERM to every descendant of this process, and SIGKILL after `TERM_SECONDS`; needs `adopt_orphans`."""
     begin = time.monotonic()
     number: signal.Signals | None = signal.SIGTERM
     while time.monotonic() < begin + TERM_SECONDS + KILL_SECONDS:
         try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
+            while os.waitpid(-1, os.WNOHANG)[0]:  # collect the children that have ended
                 pass
         except ChildProcessError:
             return
         if number is not None:
-            for pid in list(process_tree(os.getpid()))[1:]:
+            for pid in list(process_tree(os.getpid()))[1:]:  # without this process
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
         number = signal.SIGKILL if time.monotonic() > begin + TERM_SECONDS else None
@@ -104,16 +102,16 @@ def guard_descendants(control: socket.socket) -> None:
     guard = os.getpid()
     pid = os.fork()
     if pid == 0:
-        if not exit_with_parent(signal.SIGHUP) or os.getppid() == guard:
-            return
-        os._exit(1)
+        if exit_with_parent(signal.SIGHUP) and os.getppid() != guard:
+            os._exit(1)  # the guard ended before the signal was requested
+        return
     control.close()
     status = 1
     try:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-        while (ended := os.waitpid(-1, 0))[0] != pid:
+        while (ended := os.waitpid(-1, 0))[0] != pid:  # an adopted descendant ended
             pass
-        status = max(0, os.waitstatus_to_exitcode(ended[1]))
+        status = max(0, os.waitstatus_to_exitcode(ended[1]))  # negative: the signal that ended the child
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         end_descendants()
@@ -130,7 +128,7 @@ def start_ticks(pid: int) -> int:
     except OSError:
         return 0
     words = stat.rpartition(")")[2].split()  # the program name before `)` may contain spaces and brackets
-    return 0 if words[0] in "ZX" else int(words[19])
+    return 0 if words[0] in "ZX" else int(words[19])  # Z, X: zombie, dead; the 20th word is the start time
 
 
 def json_descriptor(content: Mapping[str, Any]) -> int:

@@ -20,10 +20,7 @@ from nemo_gym.convert.json_access import Json, from_dict, to_dict, warn_once
 from nemo_gym.convert.responses_chat import options_lost_in_chat, options_lost_in_responses
 from nemo_gym.wire.base import ItemModel
 from nemo_gym.wire.chat_completions import NeMoGymChatCompletionCreateParamsNonStreaming
-from nemo_gym.wire.responses import (
-    NeMoGymResponse,
-    NeMoGymResponseCreateParamsNonStreaming,
-)
+from nemo_gym.wire.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 
 __all__ = [
     "ResponsesConverter",
@@ -137,7 +134,7 @@ def split_responses_input_output_items(items: Sequence[Item]) -> tuple[list[Item
 
 
 def _usage_detail(usage: Any, group: str, name: str | None = None) -> int | None:
-    """Return a count of `usage` (object or dict), or of a detail group in it; None if it is unknown."""
+    """Return a count of `usage` (object or dict): `usage.group`, or with a name `usage.group.name`; None if unknown."""
     details = _field(usage, group)
     value = details if name is None else _field(details, name)
     return value if isinstance(value, int) else None
@@ -152,6 +149,6 @@ def _new_id(prefix: str) -> str:
 
 
 def _wire_items(items: list[Json]) -> list[Any]:
-    """Return items as objects of their wire classes, of the training classes if they have token fields."""
+    """Return items as objects of their wire classes; an item with token fields gets the training class."""
     request = from_dict(NeMoGymResponseCreateParamsNonStreaming, {"input": items})
     return list(request.input)

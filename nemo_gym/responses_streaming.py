@@ -43,8 +43,8 @@ def sanitise_request(body: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if isinstance(request.get("tools"), list):
         request["tools"] = _valid_values("tools", request["tools"], _adapter(ToolParam), dropped)
     options = {key: value for key, value in request.items() if key not in ("input", "tools")}
-    pruned, _ = _without_unknown_fields(options, _adapter(_Options), "", dropped)
-    return request | pruned, dropped
+    known_options, _ = _without_unknown_fields(options, _adapter(_Options), "", dropped)
+    return request | known_options, dropped
 
 
 def replay(response: dict[str, Any]) -> Iterator[bytes]:
@@ -92,23 +92,23 @@ def _flatten_call(item: Any) -> Any:
         return item
     call = {key: value for key, value in item.items() if key != "namespace"}
     if item["namespace"]:
-        space = expect_text(item["namespace"], "function_call.namespace")
-        call["name"] = f"{space}{_NAMESPACE_SEPARATOR}{text_at(item, 'name', 'function_call')}"
+        namespace = expect_text(item["namespace"], "function_call.namespace")
+        call["name"] = f"{namespace}{_NAMESPACE_SEPARATOR}{text_at(item, 'name', 'function_call')}"
     return call
 
 
 def _flatten_tools(tools: list[Any], dropped: list[str]) -> list[Any]:
-    """Replace each namespace by its tools, whose names get the namespace as prefix."""
+    """Replace each namespace by its tools, whose names get the namespace as prefix; add what is lost to `dropped`."""
     flat: list[Any] = []
     for index, tool in enumerate(tools):
         if not isinstance(tool, dict) or tool.get("type") != "namespace":
             flat.append(tool)
             continue
         path = f"tools[{index}]"
-        space = text_at(tool, "name", path)
+        namespace = text_at(tool, "name", path)
         for position, inner in enumerate(expect_list(tool.get("tools"), f"{path}.tools")):
             if isinstance(inner, dict) and isinstance(inner.get("name"), str):
-                flat.append({**inner, "name": f"{space}{_NAMESPACE_SEPARATOR}{inner['name']}"})
+                flat.append({**inner, "name": f"{namespace}{_NAMESPACE_SEPARATOR}{inner['name']}"})
             else:
                 dropped.append(f"{path}.tools[{position}]: has no name")
         if tool.get("description"):
@@ -117,13 +117,13 @@ def _flatten_tools(tools: list[Any], dropped: list[str]) -> list[Any]:
 
 
 def _valid_values(name: str, values: list[Any], adapter: TypeAdapter[Any], dropped: list[str]) -> list[Any]:
-    """Return the values that our types accept, without unknown fields."""
+    """Return the values that our types accept, without unknown fields; add the others and the fields to `dropped`."""
     kept = []
     for index, value in enumerate(values):
         path = f"{name}[{index}]"
-        pruned, problem = _without_unknown_fields(value, adapter, path, dropped)
+        known_part, problem = _without_unknown_fields(value, adapter, path, dropped)
         if problem is None:
-            kept.append(pruned)
+            kept.append(known_part)
         else:
             dropped.append(f"{path}: {problem}")
     return kept
@@ -132,7 +132,7 @@ def _valid_values(name: str, values: list[Any], adapter: TypeAdapter[Any], dropp
 def _without_unknown_fields(
     value: Any, adapter: TypeAdapter[Any], path: str, dropped: list[str]
 ) -> tuple[Any, str | None]:
-    """Return `value` without the fields that a strict type forbids, and the first other problem, if any."""
+    """Return `value` without the fields that a strict type forbids, and the first remaining problem, if any."""
     problem = None
     value = deepcopy(value)
     for _ in range(_MAX_ROUNDS):

@@ -61,7 +61,7 @@ __all__ = [
 ]
 
 UNNAMED_AGENT = "agent"
-LISTED = 5
+MAX_LISTED_KEYS = 5
 
 
 class RewardProfileConfig(BaseNeMoGymCLIConfig):
@@ -95,7 +95,7 @@ class Profile:
             self._add(result)
 
     def _expect(self, row: Row) -> None:
-        """Expect the rollout of an input row."""
+        """Add the rollout of an input row to the expected rollouts."""
         key = row_indices(row)
         if key in self._expected:
             raise duplicate_rollout(key)
@@ -104,32 +104,32 @@ class Profile:
         self._agents.setdefault(key[0], StoredRollout(row).agent)
 
     def _add(self, result: Row) -> None:
-        """Add one rollout. A rollout without an input or a failed one is only counted."""
+        """Add one rollout. A rollout that failed or has no input is counted, but not in the statistics."""
         key = row_indices(result)
         if key not in self._expected:
             self._extra.append(key)
             return
-        record = self.stats.add_at(key, result)
-        if record is not None:
+        numbers = self.stats.add_at(key, result)
+        if numbers is not None:
             agent = StoredRollout(result).agent or self._agents[key[0]] or UNNAMED_AGENT
-            self._by_agent.setdefault(agent, []).append(record)
+            self._by_agent.setdefault(agent, []).append(numbers)
 
     def check(self, *, allow_partial_rollouts: bool = False) -> None:
         """Raise RolloutRowsError for rollouts without an input or, unless allowed, for inputs without a rollout."""
         if self._extra:
             raise RolloutRowsError(
-                f"{len(self._extra)} rollouts belong to no input row: {_format_keys(self._extra)}",
+                f"{len(self._extra)} rollouts belong to no input row: {format_keys(self._extra)}",
                 fix="profile the rollouts with the materialized inputs of the same run",
             )
         missing = [] if allow_partial_rollouts else [key for key in self._expected if key not in self.stats.records]
         if missing:
             raise RolloutRowsError(
-                f"{len(missing)} of {len(self._expected)} rollouts are missing or failed: {_format_keys(missing)}",
+                f"{len(missing)} of {len(self._expected)} rollouts are missing or failed: {format_keys(missing)}",
                 fix="resume the run, or pass allow_partial_rollouts=true to profile the existing rollouts",
             )
 
     def summary(self) -> dict[str, int | float]:
-        """Return the completion of the run in rollouts and in tasks."""
+        """Return how many rollouts and how many tasks are complete, partial, missing and extra."""
         planned = Counter(task for task, _ in self._expected)
         done = Counter(task for task, _ in self.stats.records)
         expected, completed = len(self._expected), len(self.stats.records)
@@ -146,11 +146,11 @@ class Profile:
             "missing_input_rows": len(planned) - len(done),
         }
 
-    def groups(self, sample_of: Callable[[int], Mapping[str, Any]]) -> Iterator[Row]:
-        """Yield one entry per task with a scored rollout, in order; `sample_of` returns the task's input row."""
+    def groups(self, input_of: Callable[[int], Mapping[str, Any]]) -> Iterator[Row]:
+        """Yield one entry per task with a scored rollout, in order; `input_of` returns the input row of a task."""
 
         def without_indices(task: int) -> Row:
-            return {name: value for name, value in sample_of(task).items() if name not in INDEX_FIELDS}
+            return {name: value for name, value in input_of(task).items() if name not in INDEX_FIELDS}
 
         return self.stats.groups(without_indices)
 
@@ -238,7 +238,7 @@ class RewardProfiler:
         return [inputs[key] for key in keys], [scored[key] for key in keys]
 
     def profile_completion_summary(self, rows: Sequence[Row], results: Sequence[Row]) -> dict[str, int | float]:
-        """Return the completion of the run in rollouts and in tasks."""
+        """Return how many rollouts and how many tasks are complete, partial, missing and extra."""
         return Profile(rows, results).summary()
 
     def rollout_info_from_result(self, result: Row) -> Row:
@@ -260,8 +260,8 @@ class RewardProfiler:
         """Return the entries of the tasks and of the agents; raises RolloutRowsError like `align_rows_and_results`."""
         profile = Profile(rows, results)
         profile.check(allow_partial_rollouts=allow_partial_rollouts)
-        samples = {row_indices(row)[0]: row for row in reversed(rows)}  # the first row of each task
-        return list(profile.groups(samples.__getitem__)), profile.agents()
+        inputs = {row_indices(row)[0]: row for row in reversed(rows)}  # the first row of each task replaces the others
+        return list(profile.groups(inputs.__getitem__)), profile.agents()
 
     def prepare_for_serialization(self, metrics: Iterable[Mapping[str, Any]]) -> list[Row]:
         """Return `metrics` without NaN and infinity, which JSON cannot hold."""
@@ -296,6 +296,7 @@ def _json(value: Any, option: int) -> bytes:
         return orjson.dumps(value, option=option | orjson.OPT_NON_STR_KEYS)
 
 
-def _format_keys(keys: Sequence[RolloutId]) -> str:
-    listed = ", ".join(f"{task}:{rollout}" for task, rollout in sorted(keys)[:LISTED])
-    return f"{listed}, …" if len(keys) > LISTED else listed
+def format_keys(keys: Sequence[RolloutId]) -> str:
+    """Return the lowest keys as `task:rollout`, with `…` if there are more than `MAX_LISTED_KEYS`."""
+    listed = ", ".join(f"{task}:{rollout}" for task, rollout in sorted(keys)[:MAX_LISTED_KEYS])
+    return f"{listed}, …" if len(keys) > MAX_LISTED_KEYS else listed

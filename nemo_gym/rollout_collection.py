@@ -69,8 +69,8 @@ logger = logging.getLogger("nemo_gym.rollouts")
 MAX_ROLLOUT_ATTEMPTS_ENV_VAR = "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS"
 DEFAULT_MAX_ROLLOUT_ATTEMPTS = 3
 
-_parsing_reader = get_global_config_dict
-"""The original function, which parses the command line if the process has no configuration; tests may replace it."""
+_original_get_global_config_dict = get_global_config_dict
+"""Unlike a function that a test puts in its place, it parses the command line if the process has no configuration."""
 
 _attach_trajectory_record = attach_trajectory_record
 
@@ -316,20 +316,21 @@ class RolloutCollectionHelper:
             )
         if stop.reason is not None:
             counts.stop(stop.reason, prepared.summary.to_run)
-            log = logger.info if stop.refusal else logger.warning  # a refusal is reported as an error
+            log = logger.info if stop.refusal else logger.warning  # `counts.problem` reports a refusal as an error
             log("stopped early: %s; use --resume to run the rest", stop.reason)
         if stop.refusal is not None:
             failed = counts.failed.total() - counts.refused
             failed_text = f", {failed} failed" if failed else ""
             scored = prepared.summary.finished + counts.scored
-            left = counts.not_run + counts.cancelled + counts.refused
-            counts.problem = endpoint_refused(stop.refusal, servers, f"{scored} scored{failed_text}, {left} not tried")
+            not_tried = counts.not_run + counts.cancelled + counts.refused
+            summary = f"{scored} scored{failed_text}, {not_tried} not tried"
+            counts.problem = endpoint_refused(stop.refusal, servers, summary)
         logger.info("%s: %s", store.output, counts)
         if not config.disable_aggregation:
             try:
                 await _aggregate(client, store)
             except GymError as error:
-                if not stop.lost_servers:
+                if not stop.lost_servers:  # a server that ended computes no metrics
                     raise
                 logger.warning("no metrics were computed: %s", error)
         return counts
@@ -354,7 +355,7 @@ class RolloutCollectionHelper:
         prompt = load_prompt_config(config.prompt_config) if config.prompt_config is not None else None
         skills_ref = load_skill_directory(config.skills.path) if config.skills is not None else None
         identity = Identity(
-            rows="",
+            rows="",  # the hash is computed when the rows are read
             plan=mask_secrets(
                 {
                     "limit": config.limit or None,
@@ -402,17 +403,17 @@ async def _aggregate(client: ServerClient, store: RolloutStore) -> None:
 
 
 def in_completion_order(coroutines: Iterable[Coroutine[Any, Any, RowAndResult]]) -> Iterator[Awaitable[RowAndResult]]:
-    """Run the coroutines and yield one awaitable for each; the n-th returns the n-th result.
+    """Run the coroutines and yield one awaitable for each; the n-th awaitable returns the n-th result to arrive.
 
     An exception of a coroutine is raised by one awaitable and affects no other. Closing the iterator early cancels the
     coroutines that are still running.
     """
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    futures = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
-        yield from asyncio.as_completed(tasks)
+        yield from asyncio.as_completed(futures)
     except GeneratorExit:
-        for task in tasks:
-            task.cancel()
+        for future in futures:
+            future.cancel()
         raise
 
 
@@ -421,7 +422,7 @@ def _fill_prompt(prompt: PromptConfig, row: Row, location: str) -> Row:
 
 
 def _sender(client: ServerClient, config: RolloutCollectionConfig) -> Send:
-    """Return the function that sends a job to its agent with the rollout deadline, limits and, if on, captures."""
+    """Return the function that sends a job to its agent with deadline and limits; it adds captures if they are on."""
     seconds = config.rollout_timeout_seconds
     headers = {ALLOWANCE_HEADER: config.allowance.header_value()}
 
@@ -442,7 +443,7 @@ async def _run_on_agent(client: ServerClient, row: Row, **options: Any) -> Any:
 
 def _process_config() -> Mapping[str, Any]:
     """Return this process's configuration; empty if it has none, as in a program that uses this as a library."""
-    if get_global_config_dict is _parsing_reader and maybe_get_global_config_dict() is None:
+    if get_global_config_dict is _original_get_global_config_dict and maybe_get_global_config_dict() is None:
         return {}
     config: Mapping[str, Any] = get_global_config_dict()
     return config

@@ -15,7 +15,7 @@ from nemo_gym.config_types import BaseNeMoGymCLIConfig
 from nemo_gym.errors import ConfigError, EnvFailed, InvalidReward
 from nemo_gym.journal import RolloutReader, read_rows, scan_rows
 from nemo_gym.keys import AGENT_REF_KEY_NAME, RESPONSE_KEY_NAME
-from nemo_gym.reward_profile import check_files_exist
+from nemo_gym.reward_profile import check_files_exist, format_keys
 from nemo_gym.rollout_collection import _get_max_rollout_attempts
 from nemo_gym.rollouts.aggregate import aggregate_to_file, fetch_metrics
 from nemo_gym.rollouts.attribution import response_text, server_types
@@ -31,7 +31,8 @@ from nemo_gym.wire.stored_rollout import RolloutId, RolloutKey, Row, StoredRollo
 
 UNSAFE_PREFIX = "unsafe_"
 DEFAULT_CONCURRENCY = 256
-LISTED = 5
+_INPUTS, _ROLLOUTS, _FAILURES = range(3)
+"""Numbers of the files of a run in a `RolloutReader`."""
 
 
 class RolloutReverificationConfig(BaseNeMoGymCLIConfig):
@@ -91,7 +92,7 @@ class StoredRollouts:
         """File number and offset of each record to verify, in stored order."""
         scored = self._index_scored()
         if judge_failed_only:
-            self._to_verify.clear()
+            self._to_verify.clear()  # scored rollouts are copied
             self._index_judge_failures(scored)
         if not self.agents:
             raise ConfigError("the file has no rollouts to verify", where=str(rollouts))
@@ -107,19 +108,19 @@ class StoredRollouts:
             task, rollout = rollout_id = _rollout_id(record, self.rollouts)
             if rollout_id in self._to_verify:
                 raise ConfigError(f"task {task}, rollout {rollout} occurs twice", where=str(self.rollouts))
-            self._to_verify[rollout_id] = 1, begin
+            self._to_verify[rollout_id] = _ROLLOUTS, begin
             self.agents[StoredRollout(record).agent] += 1
         return set(self._to_verify)
 
     def _index_judge_failures(self, scored: set[RolloutId]) -> None:
         """Index the first judge failure of each rollout that was not scored later."""
-        failures = self._files[2]
+        failures = self._files[_FAILURES]
         for begin, _, record in scan_rows(failures) if failures.exists() else ():
             if StoredRollout(record).failure_class != FailureKind.JUDGE_FAILED:
                 continue
             rollout_id = _rollout_id(record, failures)
             if rollout_id not in scored and rollout_id not in self._to_verify:
-                self._to_verify[rollout_id] = 2, begin
+                self._to_verify[rollout_id] = _FAILURES, begin
                 self.agents[StoredRollout(record).agent] += 1
 
     def jobs(self) -> Iterator[Job]:
@@ -127,7 +128,7 @@ class StoredRollouts:
         with RolloutReader(self._files) as reader:
             for rollout_id, (file, begin) in self._to_verify.items():
                 key, record = RolloutKey(*rollout_id), reader.row(begin, file)
-                row = reader.row(self._inputs[rollout_id]) | key.fields()
+                row = reader.row(self._inputs[rollout_id], _INPUTS) | key.fields()
                 if record.get(AGENT_REF_KEY_NAME):
                     row[AGENT_REF_KEY_NAME] = record[AGENT_REF_KEY_NAME]
                 yield Job(key, {**row, RESPONSE_KEY_NAME: record.get(RESPONSE_KEY_NAME)})
@@ -139,13 +140,11 @@ class StoredRollouts:
 
     def _check_inputs(self) -> None:
         """Raise ConfigError if a rollout to verify has no input row."""
-        missing = sorted(self._to_verify.keys() - self._inputs.keys())
+        missing = list(self._to_verify.keys() - self._inputs.keys())
         if missing:
-            listed = ", ".join(f"{task}:{rollout}" for task, rollout in missing[:LISTED])
-            more = ", …" if len(missing) > LISTED else ""
             raise ConfigError(
-                f"{len(missing)} rollouts belong to no input row: {listed}{more}",
-                where=str(self._files[0]),
+                f"{len(missing)} rollouts belong to no input row: {format_keys(missing)}",
+                where=str(self._files[_INPUTS]),
                 fix="name the materialized inputs of the same run with --inputs",
             )
 
@@ -200,7 +199,7 @@ class Reverification:
             )
 
     async def check_modes(self, client: ServerClient) -> list[str]:
-        """Return the servers that do not declare that they can verify stored responses without their sessions.
+        """Return the servers that do not declare themselves able to verify stored responses without their sessions.
 
         Raises:
             ConfigError: there are such servers, and `force` is not set.
@@ -253,7 +252,7 @@ class Reverification:
         return ReverificationResult(counts, entries, len(history.finished), copied)
 
     def _jobs(self, is_unfinished: Callable[[Job], bool]) -> Iterator[Job]:
-        """Yield the jobs that are not verified yet, up to the limit."""
+        """Yield the jobs that are not verified yet, up to the limit; 0 means no limit."""
         return islice(filter(is_unfinished, self._stored.jobs()), self.config.limit or None)
 
     def _copy_scored(self, history: RunHistory) -> int:

@@ -79,6 +79,6 @@ class TrainDataProcessor:
 
 def prepare_data() -> CollationResult:
     """Collate datasets as the command line of this process says, like `gym dataset collate`."""
-    stand_in = GlobalConfigDictParserConfig.NO_MODEL_GLOBAL_CONFIG_DICT
-    parsed = get_global_config_dict(GlobalConfigDictParserConfig(initial_global_config_dict=stand_in))
-    return TrainDataProcessor().run(parsed)
+    without_model = GlobalConfigDictParserConfig.NO_MODEL_GLOBAL_CONFIG_DICT
+    config = get_global_config_dict(GlobalConfigDictParserConfig(initial_global_config_dict=without_model))
+    return TrainDataProcessor().run(config)

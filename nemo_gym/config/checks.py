@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
+from nemo_gym.config.defaults import OFFLINE_PORT
 from nemo_gym.config.instances import is_server_block
 from nemo_gym.config.keys import ANY, KEYS, PORT, RESERVED_KEYS, Key, known_keys, value_of
 from nemo_gym.config.omegaconf_adapter import as_plain_value
@@ -69,8 +70,9 @@ def read_key(config: Mapping[str, Any], name: str) -> Any:
 
 
 def _accepts(key: Key, value: Any) -> bool:
-    is_unresolved = isinstance(value, str) and "${" in value and key.type is not ANY
-    return not is_unresolved and key.type.accepts(value)
+    """Return whether a key accepts a value. Only keys of any type accept a text whose `${…}` could not be resolved."""
+    is_unresolved = isinstance(value, str) and "${" in value
+    return key.type is ANY or (not is_unresolved and key.type.accepts(value))
 
 
 def _wrong_type(key: Key, value: Any) -> str:
@@ -102,12 +104,12 @@ def _check_combinations(config: Mapping[Any, Any]) -> list[ConfigProblem]:
 
 
 def misspelt_keys(config: Mapping[Any, Any], *, used: Iterable[str]) -> list[ConfigProblem]:
-    """Return a warning for every key that resembles a known one. `used` are names that `${…}` refers to."""
-    key_names, user_keys = known_keys(), set(used)
+    """Return a warning for every key that resembles a known one, unless a `${…}` uses it (its name is in `used`)."""
+    key_names, used_names = known_keys(), set(used)
     warnings = []
     for key, value in config.items():
         name = str(key)
-        if name in key_names or name in user_keys or is_server_block(value):
+        if name in key_names or name in used_names or is_server_block(value):
             continue
         guess = did_you_mean(name, key_names, cutoff=0.85)
         if guess:
@@ -157,7 +159,7 @@ def check_instances(config: DictConfig, resolved: Mapping[Any, Any]) -> Instance
         with python_warnings.catch_warnings(record=True) as caught:
             python_warnings.simplefilter("always", DeprecationWarning)
             try:
-                if has_interpolation(block):  # it could not be resolved: raise the error again
+                if has_interpolation(block):  # it could not be resolved; trying again raises the reason
                     as_plain_value(config[key])
                 instance, error = read_server_instance(name, block, config[key])
             except (OmegaConfBaseException, RecursionError) as unresolvable:
@@ -169,13 +171,14 @@ def check_instances(config: DictConfig, resolved: Mapping[Any, Any]) -> Instance
         if instance is not None:
             result.valid.append(instance)
         elif error is not None:
-            problems = validation_problems(error, (name,))
-            result.almost[name] = [_at_block(p, path, block) if p.path == (name,) else p for p in problems]
+            result.almost[name] = [_at_block(problem, path, block) for problem in validation_problems(error, (name,))]
     return result
 
 
 def _at_block(problem: ConfigProblem, path: KeyPath | None, block: Any) -> ConfigProblem:
     """Point a problem of a whole instance to its implementation block; for a missing domain, suggest a misspelt key."""
+    if problem.path is None or len(problem.path) > 1:  # not of the whole instance
+        return problem
     fields = block[path[1]][path[2]] if path else ()
     close = nearest_names("domain", map(str, fields)) if "a domain is required" in problem.what else []
     return replace(problem, path=path, fix=f"domain: in place of {close[0]}:" if close else problem.fix)
@@ -183,11 +186,11 @@ def _at_block(problem: ConfigProblem, path: KeyPath | None, block: Any) -> Confi
 
 def _implementation_path(name: str, block: Mapping[Any, Any]) -> KeyPath | None:
     """Return the path of the first implementation block that is a mapping, or None."""
-    for kind in SERVER_TYPES:
-        implementations = block.get(kind)
+    for server_type in SERVER_TYPES:
+        implementations = block.get(server_type)
         for implementation, fields in implementations.items() if isinstance(implementations, dict) else ():
             if isinstance(fields, dict):
-                return (name, kind, str(implementation))
+                return (name, server_type, str(implementation))
     return None
 
 
@@ -205,12 +208,12 @@ def _field_problem(detail: Any, path: KeyPath) -> ConfigProblem:
     if isinstance(value, str) and value and has_secret_name(path):  # a validator may have quoted the value
         message = message.replace(value, MASK)
     what, fix = message, None
-    if kind in {"too_long", "too_short"} and name in SERVER_TYPES:
+    if kind == "too_short" and name in SERVER_TYPES:
+        what = f"server '{path[0]}' has no implementation"
+    elif kind == "too_long" and name in SERVER_TYPES:
         names = ", ".join(map(str, value or ()))
         what = f"server '{path[0]}' has {len(value)} implementations ({names}); it can have one"
         fix = "give each its own instance id"
-        if kind == "too_short":
-            what, fix = f"server '{path[0]}' has no implementation", None
     elif kind in {"literal_error", "enum"}:
         expected = str(context.get("expected", "")).replace(" or ", ", ")
         choices = [domain.value for domain in Domain] if name == "domain" else expected.replace("'", "").split(", ")
@@ -259,8 +262,9 @@ def check_server_block(path: KeyPath, block: Mapping[Any, Any], config_class: ty
         if close or forbids_extra:
             problem = ConfigProblem(what, (*path, key), fix, kind=AlmostServerError, is_warning=not forbids_extra)
             problems.append(problem)
+    placeholders = {"name": str(path[0]), "host": "127.0.0.1", "port": 1}  # fields that a block need not contain
     try:
-        config_class.model_validate({"name": str(path[0]), "host": "127.0.0.1", "port": 1, **values})
+        config_class.model_validate(placeholders | values)
     except ValidationError as error:
         reported = {problem.path for problem in problems}
         problems += [problem for problem in validation_problems(error, path) if problem.path not in reported]
@@ -289,33 +293,36 @@ def check_references(check: InstanceCheck, resolved: Mapping[Any, Any]) -> list[
 
 
 def _explain_dangling_reference(
-    kind: str, name: str, check: InstanceCheck, resolved: Mapping[Any, Any]
+    server_type: str, name: str, check: InstanceCheck, resolved: Mapping[Any, Any]
 ) -> tuple[str, str]:
     """Return why a reference to an undefined instance is wrong, and the most likely fix."""
-    blocks: list[KeyPath | None] = [instance.key_path for instance in check.valid]
-    blocks += [_implementation_path(invalid, resolved[invalid]) for invalid in (*check.almost, *check.incomplete)]
-    implemented_by = next((path[0] for path in blocks if path and path[1:] == (kind, name)), None)
-    if implemented_by is not None:
-        return f"'{name}', which is an implementation; refer to the instance id", f"name: {implemented_by}"
-    same_name = [instance.SERVER_TYPE for instance in check.valid if instance.name == name]
-    available = sorted(instance.name for instance in check.valid if kind == instance.SERVER_TYPE)
+    paths: list[KeyPath | None] = [instance.key_path for instance in check.valid]
+    paths += [_implementation_path(invalid, resolved[invalid]) for invalid in (*check.almost, *check.incomplete)]
+    instance_id = next((path[0] for path in paths if path and path[1:] == (server_type, name)), None)
+    if instance_id is not None:
+        return f"'{name}', which is an implementation; refer to the instance id", f"name: {instance_id}"
+    other_types = [instance.SERVER_TYPE for instance in check.valid if instance.name == name]
+    available = sorted(instance.name for instance in check.valid if server_type == instance.SERVER_TYPE)
     close = nearest_names(name, available, n=3)
-    if same_name:
-        fix = f"type: {same_name[0]} ('{name}' is one of these)"
+    if other_types:
+        fix = f"type: {other_types[0]} ('{name}' is one of these)"
     elif close:
         fix = f"did you mean {' or '.join(repr(candidate) for candidate in close)}?"
     elif available:
-        fix = f"available {kind}: {', '.join(available[:20])}"
+        fix = f"available {server_type}: {', '.join(available[:20])}"
     else:
-        advice = _FLAG_ADVICE.get(kind, "")
-        fix = f"no {kind} are defined: {advice}add a config that defines '{name}' to config_paths"
-    return f"{kind} '{name}', which is not defined", fix
+        advice = _FLAG_ADVICE.get(server_type, "")
+        fix = f"no {server_type} are defined: {advice}add a config that defines '{name}' to config_paths"
+    return f"{server_type} '{name}', which is not defined", fix
 
 
 def check_addresses(
     instances: Sequence[ServerInstanceConfig], head: Mapping[str, Any], host: str
 ) -> list[ConfigProblem]:
-    """Return a problem for every invalid port, address that two servers have, and URL with a user and a key."""
+    """Return a problem for every invalid port, address of two servers, and URL with a user beside an API key.
+
+    `host` is the host of servers whose block has none.
+    """
     problems: list[ConfigProblem] = []
     taken: dict[tuple[str, int], str] = {}
     if isinstance(head.get("port"), int):
@@ -324,7 +331,7 @@ def check_addresses(
         config = instance.get_inner_run_server_config()
         path = (*instance.key_path, "port")
         problems += _check_credentials(instance.key_path, config)
-        if config.port is None or config.port == -1:
+        if config.port is None or config.port == OFFLINE_PORT:
             continue
         if not 1 <= config.port <= 65535:
             problems.append(ConfigProblem(f"port {config.port} of '{instance.name}' is not between 1 and 65535", path))

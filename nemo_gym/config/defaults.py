@@ -24,7 +24,7 @@ PickPort = Callable[[Collection[int], int, int], int]
 
 @dataclass(frozen=True)
 class HostFacts:
-    """TableRow about the machine and the process that the configuration depends on."""
+    """Facts about the machine and the process that the configuration depends on."""
 
     roots: Sequence[Path]
     working_dir: Path
@@ -47,7 +47,7 @@ def port_range(config: Mapping[Any, Any]) -> tuple[int, int]:
 def fill_defaults(
     config: DictConfig, instances: Sequence[ServerInstanceConfig], host_name: str, facts: HostFacts, *, offline: bool
 ) -> None:
-    """Write addresses and default values into the configuration; `offline` chooses no ports."""
+    """Write addresses and default values into the configuration. With `offline`, no ports are chosen."""
     config["use_absolute_ip"] = bool(config.get("use_absolute_ip"))
     if config.get("head_server") is None:
         config["head_server"] = {"host": host_name, "port": DEFAULT_HEAD_SERVER_PORT}
@@ -72,8 +72,8 @@ def fill_addresses(
 ) -> list[int]:
     """Set host and port of each instance without them, and return the used ports. Without `pick`, the port is -1."""
     taken = list(disallowed)
-    explicit = [instance.get_inner_run_server_config().port for instance in instances]
-    taken += [port for port in explicit if port is not None and port > 0 and port not in taken]
+    configured_ports = [instance.get_inner_run_server_config().port for instance in instances]
+    taken += [port for port in configured_ports if port is not None and port > 0 and port not in taken]
     for instance in instances:
         config, block = instance.get_inner_run_server_config(), instance.get_inner_run_server_config_dict()
         if not config.host:
@@ -97,7 +97,7 @@ def _fill_agents(config: DictConfig, instances: Sequence[ServerInstanceConfig]) 
 
 
 def _fill_globals(config: DictConfig, host: HostFacts) -> None:
-    """Set the defaults of the global keys that are computed from facts about the machine."""
+    """Make the folders of results and caches absolute, and set the keys whose defaults are computed."""
     for key in ("results_dir", "cache_dir"):
         base = Path.cwd() if config.get(key) else host.working_dir
         config[key] = str((base / Path(config.get(key) or KEYS[key].default).expanduser()).absolute())

@@ -13,7 +13,7 @@ from nemo_gym.config.problems import ConfigProblem, KeyPath
 from nemo_gym.config.trees import ABSENT, lookup
 from nemo_gym.config.yaml_text import Marks, read_yaml
 
-_MAX_MOVES = 20
+_MAX_ORIGINS = 20
 
 
 class ErrorLocations:
@@ -36,7 +36,7 @@ class ErrorLocations:
         return None
 
     def locate(self, problems: Sequence[ConfigProblem]) -> list[ConfigProblem]:
-        """Return the problems, each with its location."""
+        """Return the problems; those with a path and no location get their location."""
         return [
             replace(problem, where=self.where(problem.path)) if problem.path and not problem.where else problem
             for problem in problems
@@ -49,8 +49,8 @@ class ErrorLocations:
     def _origins(self, path: KeyPath) -> list[KeyPath]:
         """Return the path, and the paths of the blocks from which it was inherited or copied."""
         origins = [path]
-        for origin in origins:
-            if len(origins) > _MAX_MOVES:
+        for origin in origins:  # the list grows while it is read: an origin may be inherited, too
+            if len(origins) > _MAX_ORIGINS:
                 break
             for new, old in self.moves:
                 if origin[: len(new)] == new and (*old, *origin[len(new) :]) not in origins:
@@ -60,8 +60,8 @@ class ErrorLocations:
     def _exact_location(self, path: KeyPath) -> str | None:
         """Return the location of exactly this path: an override, else a source, else an override of a child."""
         keys = tuple(str(part) for part in path)
-        setters = [override for override in reversed(self.overrides) if override.action != "delete"]
-        for override in setters:
+        setting_overrides = [override for override in reversed(self.overrides) if override.action != "delete"]
+        for override in setting_overrides:
             start, rest = keys[: len(override.path)], keys[len(override.path) :]
             if start == override.path and lookup(override.value, rest, default=ABSENT) is not ABSENT:
                 return override.where
@@ -69,7 +69,7 @@ class ErrorLocations:
             mark = self._marks_of(source).get(path)
             if mark:
                 return f"{source.name}:{mark[0]}:{mark[1]}"
-        return next((override.where for override in setters if override.path[: len(keys)] == keys), None)
+        return next((override.where for override in setting_overrides if override.path[: len(keys)] == keys), None)
 
     def _marks_of(self, source: ConfigSource) -> Marks:
         """Return the line and column of each key of a source, which is parsed again on first use."""

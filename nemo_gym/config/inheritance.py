@@ -40,11 +40,11 @@ class Expansion:
         self.original = original
         self.expanded: dict[KeyPath, Any] = {}
         self.stack: list[KeyPath] = []  # the paths of the blocks that are being expanded
-        self.inherited: list[KeyPath] = []
+        self.sources_to_delete: list[KeyPath] = []
         self.copied_values = 0
-        self.cycles: set[frozenset[KeyPath]] = set()
+        self.reported: set[frozenset[KeyPath]] = set()  # the `blocks` of the errors in `problems`
         tree = self.expand(original, ())
-        for path in self.inherited:
+        for path in self.sources_to_delete:
             parent = lookup(tree, path[:-1])
             if isinstance(parent, dict):
                 parent.pop(path[-1], None)
@@ -63,7 +63,7 @@ class Expansion:
         return self.expand_once(node, path)
 
     def expand_once(self, node: Tree, path: KeyPath) -> Any:
-        """Expand the block at `path` once, and return a copy; a block that inherits from itself is an error."""
+        """Return a copy of the expanded block at `path`, which is expanded on the first call; a cycle is an error."""
         if path in self.expanded:
             return copy_tree(self.expanded[path])
         if path in self.stack:
@@ -78,11 +78,11 @@ class Expansion:
         try:
             result = self.expand_block(node, path)
         except _ExpansionError as error:
-            if len(self.stack) > 1:
+            if len(self.stack) > 1:  # the outermost block reports the error
                 raise
-            if error.cycle not in self.cycles:  # each member of a cycle raises the same error
+            if error.blocks not in self.reported:  # each block of a cycle raises the same error
                 self.problems.append(error.problem)
-                self.cycles.add(error.cycle)
+                self.reported.add(error.blocks)
             result = {}
         finally:
             self.stack.pop()
@@ -97,26 +97,28 @@ class Expansion:
             if key not in (INHERIT, COPY, DELETE)
         }
         keys = self.keys_to_delete(node.get(DELETE), path)
-        inherited_keys = [key for key in keys if own.pop(key, ABSENT) is ABSENT]
-        for word in (INHERIT, COPY):
-            if word in node:
-                return self.inherit(path, word, node[word], own, inherited_keys)
+        inherited_keys = [key for key in keys if own.pop(key, ABSENT) is ABSENT]  # deletes the block's own keys
+        for directive in (INHERIT, COPY):
+            if directive in node:
+                return self.inherit(path, directive, node[directive], own, inherited_keys)
         self.problems += [_nothing_to_delete(key, path) for key in inherited_keys]
         return own
 
-    def inherit(self, path: KeyPath, word: str, source_name: Any, own: Tree, deleted_keys: list[str]) -> Any:
-        """Return the source block with `own` merged over it and without `deleted_keys`; `word` is the directive."""
+    def inherit(self, path: KeyPath, directive: str, source_name: Any, own: Tree, deleted_keys: list[str]) -> Any:
+        """Merge `own`, the values of the block at `path`, over a copy of its source; then delete `deleted_keys`."""
         if not isinstance(source_name, str) or not source_name.strip():
-            self.problems.append(ConfigProblem(f"{word} needs a dotted path, not {source_name!r}", (*path, word)))
+            what = f"{directive} needs a dotted path, not {source_name!r}"
+            self.problems.append(ConfigProblem(what, (*path, directive)))
             return own
-        pointed = pointer_target(source_name.strip(), self.original)  # the path may be a `${…}` reference
-        source_path: KeyPath = tuple((pointed if isinstance(pointed, str) else source_name.strip()).split("."))
+        referenced_name = pointer_target(source_name.strip(), self.original)  # of a `${…}` in place of the name
+        dotted_name = referenced_name if isinstance(referenced_name, str) else source_name.strip()
+        source_path: KeyPath = tuple(dotted_name.split("."))
         source = self.find(source_path)
         if source is ABSENT:
-            self.problems.append(self.unknown_source(path, word, source_path))
+            self.problems.append(self.unknown_source(path, directive, source_path))
             return own
-        if word == INHERIT and source_path != path:
-            self.inherited.append(source_path)
+        if directive == INHERIT and source_path != path:
+            self.sources_to_delete.append(source_path)
         self.moves.append((path, source_path))
         if source == MISSING:
             return MISSING
@@ -128,12 +130,12 @@ class Expansion:
             if own:
                 self.problems.append(ConfigProblem("only a mapping can be inherited and extended", path))
             return source
-        merge_into(source, own, root=self.original)  # `expand` returned a copy of the source
+        merge_into(source, own, root=self.original)  # `source` is a copy
         self.problems += [_nothing_to_delete(key, path) for key in deleted_keys if source.pop(key, ABSENT) is ABSENT]
         return source
 
     def keys_to_delete(self, value: Any, path: KeyPath) -> list[str]:
-        """Return the key names in a `_delete_key`: a list or a text separated by commas."""
+        """Return the names in a `_delete_key`, whose `value` is a list or a text separated by commas."""
         if value is None:
             return []
         keys = value.split(",") if isinstance(value, str) else value
@@ -146,33 +148,33 @@ class Expansion:
         """Return the value at `path`, with the directives of the blocks along the path expanded; ABSENT if missing."""
         node: Any = self.original
         for depth, part in enumerate(path):
-            step = child_value(node, part)
-            if step is ABSENT and isinstance(node, dict) and not {INHERIT, COPY}.isdisjoint(node) and depth:
-                node = self.expand(node, path[:depth])
-                step = child_value(node, part)
-            if step == MISSING or step is ABSENT:
-                return step
-            block = pointer_target(step, self.original)
-            node = block if isinstance(block, dict) else step
+            child = child_value(node, part)
+            is_inheriting = depth > 0 and isinstance(node, dict) and not {INHERIT, COPY}.isdisjoint(node)
+            if child is ABSENT and is_inheriting:
+                child = child_value(self.expand(node, path[:depth]), part)
+            if child == MISSING or child is ABSENT:
+                return child
+            block = pointer_target(child, self.original)
+            node = block if isinstance(block, dict) else child
         return self.expand(node, path)
 
-    def unknown_source(self, path: KeyPath, word: str, source: KeyPath) -> ConfigProblem:
+    def unknown_source(self, path: KeyPath, directive: str, source: KeyPath) -> ConfigProblem:
         """Return the problem of a directive whose source does not exist."""
         names = [".".join(map(str, block)) for block in _block_paths(self.original)]
         close = nearest_names(".".join(map(str, source)), names, n=3)
         hint = f" — did you mean {' or '.join(repr(name) for name in close)}?" if close else ""
-        what = f"{word} names '{dotted_path(source)}', which does not exist{hint}"
+        what = f"{directive} names '{dotted_path(source)}', which does not exist{hint}"
         fix = "load the config that defines it before this one, or correct the path"
-        return ConfigProblem(what, (*path, word), fix, kind=InheritPathNotFoundError)
+        return ConfigProblem(what, (*path, directive), fix, kind=InheritPathNotFoundError)
 
 
 class _ExpansionError(Exception):
-    """A block cannot be expanded."""
+    """Some blocks cannot be expanded. Several errors with the same `blocks` are one problem."""
 
-    def __init__(self, problem: ConfigProblem, cycle: frozenset[KeyPath]) -> None:
+    def __init__(self, problem: ConfigProblem, blocks: frozenset[KeyPath]) -> None:
         super().__init__(problem.what)
         self.problem = problem
-        self.cycle = cycle
+        self.blocks = blocks
 
 
 def _nothing_to_delete(key: str, path: KeyPath) -> ConfigProblem:
@@ -180,7 +182,7 @@ def _nothing_to_delete(key: str, path: KeyPath) -> ConfigProblem:
 
 
 def _block_paths(tree: Any, path: KeyPath = ()) -> list[KeyPath]:
-    """Return the paths of all blocks down to the fourth level."""
+    """Return the paths of the blocks in the first four levels."""
     if not isinstance(tree, dict) or len(path) > 3:
         return []
     paths: list[KeyPath] = []

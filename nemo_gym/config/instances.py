@@ -8,7 +8,7 @@ from nemo_gym.config.omegaconf_adapter import RESOLVE_ERRORS, as_plain_value, re
 from nemo_gym.keys import SERVER_TYPES
 
 PLACEHOLDER_MODEL = "dummy_model"
-"""Implementation of the model that commands without a model put in place of one."""
+"""The implementation that commands which need no model configure in place of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def read_instance(name: str, block: Any) -> ServerInstance | None:
 
 
 def is_placeholder(block: Any) -> bool:
-    """Return whether a top-level block stands for a model that is not configured."""
+    """Return whether a top-level block is a model whose only implementation is the placeholder."""
     return isinstance(block, Mapping) and list(block.get("responses_api_models") or ()) == [PLACEHOLDER_MODEL]
 
 

@@ -26,7 +26,9 @@ _KEY_NOT_FOUND = re.compile(r"Interpolation key '([^']*)' not found")
 def check_interpolations(
     config: DictConfig, tree: Tree, *, strict_under: set[str], env_name: str | None
 ) -> tuple[list[ConfigProblem], list[str]]:
-    """Return problems for unresolvable `${…}` under the top-level keys `strict_under`, and warnings for other keys.
+    """Return problems and warnings for the `${…}` that cannot be resolved.
+
+    They are problems under the top-level keys `strict_under`, and everywhere if the value is malformed; else warnings.
 
     `env_name` is the path of the env.yaml that was read, or None.
     """
@@ -93,7 +95,7 @@ def interpolation_problem(
         what = f"{what}, but '{key}' is not set{did_you_mean(key, names)}"
         fix = f"set '{key}' in env.yaml or pass ++{key}=<value>"
     elif _is_malformed(error):
-        has_inner_value = "${" in text[2:]  # the reason quotes a part of it, which may be secret
+        has_inner_value = "${" in text[2:]  # the reason would quote the inner value, which may be secret
         reason = "" if is_secret or has_inner_value else f" ({_first_line(error)})"
         what, fix = f"{what}, which cannot be parsed{reason}", "write a YAML value inside ${oc.decode:…}"
     else:
@@ -112,21 +114,21 @@ def _first_line(error: BaseException) -> str:
 
 
 def _policy_problem(unset: dict[str, list[KeyPath]], env_name: str | None) -> ConfigProblem:
-    """Return one problem for all unset keys of the evaluated model."""
+    """Return one problem for all keys of the evaluated model in `unset`: key -> paths of the values that need it."""
     names = [key for key in POLICY_KEYS if key in unset]
-    users = sorted({dotted_path(path) for paths in unset.values() for path in paths})
-    what = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not set, but used by {', '.join(users)}"
+    dependents = sorted({dotted_path(path) for paths in unset.values() for path in paths})
+    what = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not set, but used by {', '.join(dependents)}"
     what += "" if env_name else "; env.yaml not found"
     overrides = " ".join(f"+{key}=…" for key in names)
     flags = ", ".join(flag.name for key in names if (flag := KEYS[key].flag))
-    file = f"add to {env_name}" if env_name else "create env.yaml with"
+    file_advice = f"add to {env_name}" if env_name else "create env.yaml with"
     keys = ", ".join(names if env_name else POLICY_KEYS)
-    fix = f"{file} the keys {keys}, or pass {overrides} (or {flags})"
+    fix = f"{file_advice} the keys {keys}, or pass {overrides} (or {flags})"
     return ConfigProblem(what, unset[names[0]][0], fix, kind=ConfigInterpolationError)
 
 
 def _check_sizes(texts: dict[KeyPath, str], tree: Tree) -> tuple[set[KeyPath], ConfigProblem | None]:
-    """Return the texts with cyclic references, and a problem if resolving would create too many values."""
+    """Return the paths of texts with cyclic references, and a problem if resolving would create too many values."""
     sizes: dict[KeyPath, float] = {}
     """Number of values that a part of the tree has after resolving its `${…}`; infinite for a cycle."""
 

@@ -43,7 +43,7 @@ SECONDS = ValueType("a number from 0", lambda value: _is_number(value) and 0 <= 
 POSITIVE_NUMBER = ValueType("a number above 0", lambda value: _is_number(value) and value > 0)
 POSITIVE_INT = ValueType("a whole number above 0", lambda value: _is_int(value) and value > 0)
 INT_LIST = ValueType("a list of whole numbers", lambda value: isinstance(value, list) and all(map(_is_int, value)))
-TEXT_LIST = ValueType(
+REQUIREMENTS = ValueType(
     "a list of requirements", lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value)
 )
 ACCESS_MODES = ("same-user", "token", "open")
@@ -64,6 +64,7 @@ class Flag:
     title: str | None = None
     """Group in the help."""
     kind: Callable[[str], Any] = str
+    """Converts the text of the value."""
     note: str = ""
     """Advice after the meaning."""
 
@@ -127,7 +128,7 @@ _TABLE = (
         default_note="computed", reserved=True),
     Key("num_cells", POSITIVE_INT, "Number of cells: processes that host servers together.",
         default_note="1 for `env start`, one per core for `eval run`"),
-    Key("head_server_deps", TEXT_LIST, "Requirements installed into the environment of every server.",
+    Key("head_server_deps", REQUIREMENTS, "Requirements installed into the environment of every server.",
         default_note="computed", reserved=True),
     Key("allow_openai_version_skew", BOOL, "Accept an installed openai package that our requirements exclude.",
         False, reserved=True, nullable=False),
@@ -217,28 +218,24 @@ _COMMAND_KEYS = """
 COMMAND_KEYS = frozenset(_COMMAND_KEYS.split())
 RESERVED_KEYS = (
     *(key.name for key in _TABLE if key.reserved),
-    "_inherit_from",
-    "_copy",
-    "component_name",
-    "json",
-    "query",
+    *("_inherit_from", "_copy", "component_name", "json", "query"),
 )
 """Top-level keys that never name a server instance."""
 
 
 def register_keys(keys: Iterable[Key]) -> None:
-    """Add keys of parts that this table cannot know, such as exporters; a key of the table stays as it is."""
+    """Add keys that the table does not contain, such as those of exporters; a key of the table is not replaced."""
     for key in keys:
         _keys.setdefault(key.name, key)
 
 
 def known_keys() -> frozenset[str]:
-    """Return the name of every key that some part reads."""
+    """Return the names of all keys that NeMo Gym reads."""
     return frozenset((*KEYS, *DIRECTIVE_KEYS, *COMMAND_KEYS))
 
 
 def keys_with_flags(command: str = "") -> list[tuple[Key, Flag]]:
-    """Return the keys that have a flag in one command; without `command`, in all that read a configuration."""
+    """Return the keys whose flag only `command` has; without `command`, those whose flag all commands have."""
     return [(key, key.flag) for key in KEYS.values() if key.flag is not None and key.flag.command == command]
 
 

@@ -38,7 +38,7 @@ def read_source(path: Path, *, kind: Literal["file", "env"] = "file") -> ConfigS
 
 
 def display_path(path: Path) -> str:
-    """Return a path as text, relative to the working directory if it is inside it."""
+    """Return a path as text, relative to the working directory if the path is inside it."""
     try:
         return str(path.relative_to(Path.cwd())) if path.is_absolute() else str(path)
     except (ValueError, OSError):
@@ -50,7 +50,7 @@ def _read_text(path: Path, name: str) -> str:
     try:
         size = path.stat().st_size
         if size > MAX_BYTES:
-            fix = "rows belong in a .jsonl dataset"
+            fix = "move rows to a .jsonl dataset"
             raise ConfigError(f"is {size:,} bytes; a config file may have {MAX_BYTES:,}", where=name, fix=fix)
         raw = path.read_bytes()
     except OSError as error:
@@ -93,40 +93,40 @@ class ConfigFiles:
 
 
 def load_files(entries: Sequence[str], roots: Sequence[Path], *, named_in: str | None = None) -> ConfigFiles:
-    """Read the files and their includes, each file once. `named_in` is the location that names the files."""
+    """Read the files and the files that they include, each once. `named_in` is the location of `entries` in errors."""
     files = ConfigFiles(paths=list(dict.fromkeys(entries)))
     seen: set[Path] = set()
     include_stack: list[Path] = []  # the files whose includes are being read
 
     def read(entry: str, included_from: str | None) -> None:
-        """Read the file of an entry and, before adding it, its includes."""
+        """Read the file that `entry` names, and add it after the files that it includes."""
         try:
             path = find_file(entry, roots)
         except ConfigPathNotFoundError as error:
             raise ConfigPathNotFoundError(error.problem, where=included_from, fix=error.fix) from None
-        identity = path.resolve()
-        if identity in include_stack:
-            steps = [*include_stack[include_stack.index(identity) :], identity]
+        real_path = path.resolve()
+        if real_path in include_stack:
+            steps = [*include_stack[include_stack.index(real_path) :], real_path]
             cycle = " → ".join(display_path(step) for step in steps)
-            raise ConfigError(f"{CONFIG_PATHS} includes itself: {cycle}", where=included_from)
-        if identity in seen:
+            raise ConfigError(f"the file includes itself: {cycle}", where=display_path(real_path))
+        if real_path in seen:
             files.warnings.append(
                 f"several configs reference '{entry}'; it is read once (to reuse a block: _inherit_from, _copy)"
             )
             return
         if len(seen) >= MAX_FILES:
             raise ConfigError(f"more than {MAX_FILES} config files", where=included_from)
-        seen.add(identity)
+        seen.add(real_path)
         source = read_source(path)
-        children = path_list(source.tree.get(CONFIG_PATHS), location=source.name)
-        files.paths += [child for child in children if child not in files.paths]
-        include_stack.append(identity)
-        for child in children:
-            read(child, source.name)
+        includes = path_list(source.tree.get(CONFIG_PATHS), location=source.name)
+        files.paths += [include for include in includes if include not in files.paths]
+        include_stack.append(real_path)
+        for include in includes:
+            read(include, source.name)
         include_stack.pop()
         files.sources.append(source)
         files.warnings += source.warnings
 
-    for entry in list(files.paths):
+    for entry in list(files.paths):  # a copy, because `read` adds the included paths
         read(entry, named_in)
     return files

@@ -1,6 +1,6 @@
-"""Convert OmegaConf trees to plain data.
+"""Convert OmegaConf trees to plain data, and make resolvers remember secrets.
 
-All use of OmegaConf's private methods is in this module; `tests/config/test_omega.py` fails when they change.
+OmegaConf's private methods are used only here; `tests/config/test_omegaconf_adapter.py` fails when they change.
 """
 
 import os
@@ -58,7 +58,7 @@ _PUBLIC_RESOLVERS = {*DIRECTIVES, "now", "hydra"}
 
 
 def register_resolvers() -> None:
-    """Register the directives, which the resolvers leave unchanged, and make every resolver remember its secrets.
+    """Register resolvers that return directives unchanged, and make the others remember the secrets that they return.
 
     `${oc.env:…}`, and any resolver that other code registered (`${vault:…}`), return secrets; `secret_text` masks them.
     """
@@ -80,7 +80,7 @@ class _RememberingResolver:
     def __call__(self, root: Any, parent: Any, node: Any, arguments: Sequence[Any], texts: Sequence[str]) -> Any:
         if self._name in _PASSING_RESOLVERS:
             is_secret = any(has_known_secret(text) for text in _texts_in(arguments))
-        elif self._name == "oc.env":  # a default value comes from a file
+        elif self._name == "oc.env":  # the default of an unset variable is secret only because of its name
             is_secret = not arguments or str(arguments[0]) in os.environ or is_secret_name(str(arguments[0]))
         else:
             is_secret = True
@@ -91,7 +91,7 @@ class _RememberingResolver:
 
 
 def _texts_in(value: Any) -> Iterator[str]:
-    """Yield every text in a value, without resolving interpolations."""
+    """Yield every text and number in a value as text, without resolving interpolations."""
     value = as_plain_value(value, resolve=False)
     if isinstance(value, str | bytes):
         yield value if isinstance(value, str) else value.decode("utf-8", "replace")

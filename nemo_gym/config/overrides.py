@@ -57,8 +57,9 @@ def mask_word(word: str) -> str:
     if equals and value and has_secret_name(key.lstrip("+-~").replace("-", "_").split(".")):
         return f"{key}={MASK}"
     masked = mask_assignments(value)
-    is_quoted = masked != value and value.startswith(("{", "["))  # a quoted text may continue after the masked part
-    return f"{mask_text(key)}{equals}{MASK if is_quoted else masked}"
+    if masked != value and value.startswith(("{", "[")):  # a quoted secret may continue after the masked part
+        masked = MASK
+    return f"{mask_text(key)}{equals}{masked}"
 
 
 def _token_location(token: str) -> str:
@@ -147,7 +148,7 @@ def _syntax_problem(token: str, reason: str, cause: BaseException | None) -> Con
     """Return the problem of a token that Hydra cannot parse, with its column if `cause` has one."""
     reason = reason.splitlines()[0] if reason else "not in Hydra's override grammar"
     text = display_token(token)
-    if MASK in text or len(reason) > 200:
+    if MASK in text or len(reason) > 200:  # the reason may quote the token with its secret
         reason = "not in Hydra's override grammar"
     column = getattr(cause, "startIndex", None)
     if column is None:
@@ -161,7 +162,10 @@ def _syntax_problem(token: str, reason: str, cause: BaseException | None) -> Con
 
 
 def apply_overrides(overrides: Sequence[Override]) -> tuple[Tree, list[Override]]:
-    """Build the tree of the overrides alone; return it and the overrides that change or delete values of files."""
+    """Build the tree of the overrides alone; return it and the overrides that change or delete values of files.
+
+    `+a=1` is an error if `a` has a value. `+a={…}` is merged with the value, and `+a=[…]` replaces it.
+    """
     tree: Tree = {}
     pending: list[Override] = []
     problems: list[ConfigProblem] = []
@@ -194,7 +198,7 @@ def apply_pending(tree: Tree, pending: Sequence[Override], *, strict: bool) -> N
 def _missing_target(tree: Tree, override: Override) -> ConfigProblem:
     """Return the problem of an override whose value does not exist, with a similar name."""
     node: Any = tree
-    for missing in override.path:
+    for missing in override.path:  # ends at the first part that does not exist
         child = child_value(node, missing)
         if child is ABSENT:
             break
@@ -206,7 +210,7 @@ def _missing_target(tree: Tree, override: Override) -> ConfigProblem:
 
 
 def _apply(tree: Tree, override: Override) -> list[ConfigProblem]:
-    """Apply one override to the tree; missing parent blocks are created."""
+    """Apply one override to the tree, creating missing parent blocks, and return its problems."""
     node: Any = tree
     for depth, part in enumerate(override.path, start=1):
         key = _actual_key(node, part)
@@ -217,6 +221,7 @@ def _apply(tree: Tree, override: Override) -> list[ConfigProblem]:
             if not isinstance(existing, dict | list):
                 existing = node[key] = {}
             node = existing
+    # `node`, `key` and `existing` are now the parent, the key and the value of the last part
     if override.action == "delete":
         if override.value is not None and override.value != existing:  # `~a=1` deletes only this value
             what = f"'{dotted_path(override.path)}' has another value"

@@ -37,17 +37,14 @@ def raise_all(problems: Sequence[ConfigProblem]) -> None:
 
     The error has the class of the first problem, so that callers can catch, for example, `ServerRefNotFoundError`.
     """
-    unique = list(dict.fromkeys(problem for problem in problems if not problem.is_warning))
-    if not unique:
+    errors = dict.fromkeys(problem.without_secrets() for problem in problems if not problem.is_warning)
+    if not errors:
         return
-    first = unique[0] = unique[0].without_secrets()
-    if len(unique) == 1:
+    first = next(iter(errors))
+    if len(errors) == 1:
         raise first.kind(first.what, where=first.where, fix=first.fix)
-    texts = [
-        f"{number}. {problem.without_secrets()}".replace("\n", "\n   ")
-        for number, problem in enumerate(unique, start=1)
-    ]
-    raise first.kind(f"{len(unique)} problems in the configuration\n  " + "\n  ".join(texts))
+    texts = [f"{number}. {problem}".replace("\n", "\n   ") for number, problem in enumerate(errors, start=1)]
+    raise first.kind(f"{len(errors)} problems in the configuration\n  " + "\n  ".join(texts))
 
 
 def dotted_path(path: KeyPath) -> str:

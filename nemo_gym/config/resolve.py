@@ -32,15 +32,7 @@ from nemo_gym.config.problems import ConfigProblem, KeyPath, dotted_path, raise_
 from nemo_gym.config.secret_names import has_secret_name
 from nemo_gym.config.secret_text import forget_secrets, mask_text, remember_secrets
 from nemo_gym.config.secrets import mask_in_place, redact_text, secret_values
-from nemo_gym.config.trees import (
-    Tree,
-    copy_tree,
-    has_interpolation,
-    merge,
-    merge_into,
-    missing_values,
-    names_in,
-)
+from nemo_gym.config.trees import Tree, copy_tree, has_interpolation, merge, merge_into, missing_values, names_in
 from nemo_gym.errors import ConfigError, ConfigMissingValuesError
 from nemo_gym.keys import MODELS
 
@@ -70,7 +62,7 @@ class ResolvedConfig:
 
 
 def resolve(request: ResolveRequest, host: HostFacts) -> ResolvedConfig:
-    """Resolve and check a configuration. Has no side effects, except that it probes ports unless offline.
+    """Resolve and check a configuration. Its secrets are masked from now on; ports are probed unless offline.
 
     Raises:
         ConfigError: the message lists every problem of the first step that has problems.
@@ -109,7 +101,7 @@ def merge_sources(request: ResolveRequest, host: HostFacts) -> tuple[Tree, Error
     try:
         paths = path_list(_resolve_paths(without_files), location=location)
         files = load_files(paths, host.roots, named_in=location)
-        forget_secrets(paths)  # of files that exist
+        forget_secrets(paths)  # paths of existing files are public
     except ConfigError as error:  # a path may be a secret that a `${…}` inserted
         what, fix = (redact_text(text or "", without_files) for text in (error.problem, error.fix))
         raise type(error)(what, where=error.where, fix=fix or None) from None
@@ -165,7 +157,7 @@ def as_config(tree: Mapping[Any, Any], locations: ErrorLocations | None = None) 
 
 
 def expand_tree(tree: Tree, locations: ErrorLocations) -> Tree:
-    """Expand directives, raise an error if a value is still `???`, and merge dummy models."""
+    """Expand directives, raise an error if a value is still `???`, and replace dummy models by real ones."""
     expansion = Expansion(tree)
     locations.moves = expansion.moves
     raise_all(locations.locate(expansion.problems))
@@ -188,7 +180,7 @@ def missing_values_error(paths: Sequence[KeyPath], locations: ErrorLocations | N
 
 
 def merge_dummy_models(tree: Tree) -> list[tuple[KeyPath, KeyPath]]:
-    """Merge the real implementation over the dummy model of the same instance; return the moved paths."""
+    """Merge the real implementation over the dummy model of the same instance; return (new path, old path) of each."""
     moves: list[tuple[KeyPath, KeyPath]] = []
     for name, block in tree.items():
         models = block.get(MODELS) if isinstance(block, dict) else None
@@ -216,23 +208,24 @@ def check_and_fill(
     resolved = resolve_tree(config, tree)
     _remember_secrets(resolved)
     instances = check_instances(config, resolved)
-    instance_problems, unused = _report_instances(instances, locations, resolved)
+    instance_errors, instance_warnings = _classify_problems(instances, locations, resolved)
     host_name = default_host(resolved, host.own_address)
-    head = resolved.get("head_server") if isinstance(resolved.get("head_server"), dict) else {}
-    head = head or {"host": host_name, "port": DEFAULT_HEAD_SERVER_PORT}
-    problems = [*check_keys(resolved), *instance_problems, *check_references(instances, resolved)]
+    head = resolved.get("head_server")
+    if not isinstance(head, dict) or not head:
+        head = {"host": host_name, "port": DEFAULT_HEAD_SERVER_PORT}
+    problems = [*check_keys(resolved), *instance_errors, *check_references(instances, resolved)]
     problems += check_addresses(instances.valid, head, host_name)
     raise_all(locations.locate(problems))
     fill_defaults(config, instances.valid, host_name, host, offline=request.offline)
-    unused += misspelt_keys(resolved, used=referenced_names(tree))
-    return config, instances, [*warnings, *instances.warnings, *map(str, locations.locate(unused))]
+    problems = [*instance_warnings, *misspelt_keys(resolved, used=referenced_names(tree))]
+    return config, instances, [*warnings, *instances.warnings, *map(str, locations.locate(problems))]
 
 
-def _report_instances(
+def _classify_problems(
     instances: InstanceCheck, locations: ErrorLocations, resolved: Mapping[Any, Any]
 ) -> tuple[list[ConfigProblem], list[ConfigProblem]]:
     """Return the problems of server blocks: those that are errors in this run, and those that are only warnings."""
-    errors = [problem for block in instances.almost.values() for problem in block]
+    errors = [problem for problems in instances.almost.values() for problem in problems]
     warnings: list[ConfigProblem] = []
     for problem in instances.incomplete.values():
         # env.yaml may mention servers that this run does not use

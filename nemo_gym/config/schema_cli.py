@@ -60,10 +60,10 @@ def _parameter_list(config: type[BaseModel]) -> str:
     """Return the help text of a command: its parameters with type, description and default."""
     lines = [(config.__doc__ or config.__name__).strip(), "", "Parameters:"]
     for name, field in config.model_fields.items():
-        kind = getattr(field.annotation, "__name__", None) or str(field.annotation).replace("typing.", "")
+        type_name = getattr(field.annotation, "__name__", None) or str(field.annotation).replace("typing.", "")
         value = "computed" if field.default is PydanticUndefined else repr(field.default)
         default = "[required]" if field.is_required() else f"[default: {value}]"
-        lines.append(f"- {name} ({kind}): {field.description or ''} {default}".replace("  ", " "))
+        lines.append(f"- {name} ({type_name}): {field.description or ''} {default}".replace("  ", " "))
     return "\n".join(lines) + "\n"
 
 

@@ -185,7 +185,10 @@ class DatasetConfig(BaseModel):
 
     @model_validator(mode="after")
     def reconcile_source_and_identifiers(self) -> "DatasetConfig":
-        """Set `source` from a deprecated identifier or vice versa, so that code can read either."""
+        """Set `source` from a deprecated identifier or vice versa, so that code can read either.
+
+        A field that is set through `__dict__` does not count as given by the user.
+        """
         identifiers = {"gitlab": self.gitlab_identifier, "huggingface": self.huggingface_identifier}
         deprecated = [kind for kind, identifier in identifiers.items() if identifier is not None]
         names = " and ".join(f"{kind}_identifier" for kind in deprecated)
@@ -200,9 +203,10 @@ class DatasetConfig(BaseModel):
             text = f"{names} of dataset '{self.name}': use 'source:' instead"
             warnings.warn(text, DeprecationWarning, stacklevel=2)
         if len(deprecated) == 1:
-            source_class = GitlabDatasetSource if deprecated == ["gitlab"] else HuggingFaceDatasetSource
-            fields = getattr(self, names).model_dump()
-            self.__dict__["source"] = source_class(type=deprecated[0], **fields)
+            [kind] = deprecated
+            source_class = GitlabDatasetSource if kind == "gitlab" else HuggingFaceDatasetSource
+            fields = getattr(self, f"{kind}_identifier").model_dump()
+            self.__dict__["source"] = source_class(type=kind, **fields)
         return self
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from omegaconf import DictConfig
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -219,11 +219,7 @@ ServerInstanceConfig: TypeAlias = (
     ResponsesAPIModelServerInstanceConfig | ResourcesServerInstanceConfig | ResponsesAPIAgentServerInstanceConfig
 )
 ServerInstanceConfigTypeAdapter: TypeAdapter[ServerInstanceConfig] = TypeAdapter(ServerInstanceConfig)
-_INSTANCE_CLASSES = (
-    ResponsesAPIModelServerInstanceConfig,
-    ResourcesServerInstanceConfig,
-    ResponsesAPIAgentServerInstanceConfig,
-)
+_INSTANCE_CLASSES: tuple[type[ServerInstanceConfig], ...] = get_args(ServerInstanceConfig)
 
 
 def maybe_get_server_instance_config(
@@ -242,7 +238,7 @@ def read_server_instance(
     fields: dict[str, Any] = {str(key): value for key, value in resolved.items()}
     fields |= {"name": name, "server_type_config_dict": block}
     # validate only against the server types in the block, so that the error is about the intended type
-    candidates = [kind for kind in _INSTANCE_CLASSES if kind.SERVER_TYPE in fields]
+    candidates = [candidate for candidate in _INSTANCE_CLASSES if candidate.SERVER_TYPE in fields]
     first_error: ValidationError | None = None
     for candidate in candidates or _INSTANCE_CLASSES:
         try:
@@ -257,7 +253,7 @@ def is_almost_server(server_type_config_dict: Any) -> bool:
     blocks = server_type_config_dict if isinstance(server_type_config_dict, Mapping) else {}
     return any(
         isinstance(fields, Mapping) and "entrypoint" in fields
-        for kind in SERVER_TYPES
-        if isinstance(blocks.get(kind), Mapping)
-        for fields in blocks[kind].values()
+        for server_type in SERVER_TYPES
+        if isinstance(blocks.get(server_type), Mapping)
+        for fields in blocks[server_type].values()
     )

@@ -128,6 +128,6 @@ def _augment_sys_path(*, with_working_directory: bool = True) -> None:
     """
     first = [str(root) for root in extra_roots()]
     last = [str(Path.cwd()), str(PARENT_DIR)]
-    left_out = {*first, *last} if with_working_directory else {*first, *last, ""}
-    middle = [entry for entry in sys.path if entry not in left_out]
+    elsewhere = {*first, *last} if with_working_directory else {*first, *last, ""}  # "" is the working directory
+    middle = [entry for entry in sys.path if entry not in elsewhere]
     sys.path[:] = list(dict.fromkeys([*first, *middle, *(last if with_working_directory else last[1:])]))

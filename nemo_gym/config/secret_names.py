@@ -30,11 +30,12 @@ _SECRET_PAIRS = _words(
 )
 """Last two words, joined, that make a name secret."""
 
-_MISSPELLED_WORDS = ("password", "passwd", "passphrase", "secret", "token", "apikey", "credential", "authorization")
-_MISSPELLED_PAIRS = ("apikey", "password", "connectionstring", "webhookurl")
+_MISSPELLABLE_WORDS = ("password", "passwd", "passphrase", "secret", "token", "apikey", "credential", "authorization")
+_MISSPELLABLE_PAIRS = ("apikey", "password", "connectionstring", "webhookurl")
 """A last word, or the last two words joined, that nearly equals one of these makes a name secret."""
-_NEARLY = 0.8
+_SIMILARITY = 0.8
 _ORDINARY_WORDS = _words("taken tokens tokenize tokenized tokenizer secretary keyword keywords")
+"""Words that resemble the name of a secret but are spelled correctly."""
 
 _REFERENCE_ENDINGS = _words(
     "name names file fpath path paths dir env var variable field column length len count type ttl seconds timeout "
@@ -42,7 +43,7 @@ _REFERENCE_ENDINGS = _words(
 )
 """Last words of names that refer to a secret but are not secret: `api_key_env`, `password_file`."""
 
-_PUBLIC_KEYS = _words(
+_PUBLIC_BEFORE_KEY = _words(
     "agent answer cache category column completion data dict dictionary domain expected field foreign group hash "
     "id image index input item join json label lookup map message messages metadata metric metrics model option "
     "order output partition primary prompt public question reference response result reward row sample score "
@@ -50,13 +51,13 @@ _PUBLIC_KEYS = _words(
 )
 """Words before `key` that make it not secret: `subset_key` is a column name; `api_key` and `key` are secret."""
 
-_PUBLIC_TOKENS = _words(
+_PUBLIC_BEFORE_TOKEN = _words(
     "assistant begin bos cls end eos eot first image last mask max min next num pad per prompt sep special start "
     "stop think unk user video audio placeholder trigger"
 )
 """Words before `token` that make it not secret: `eos_token` is a text token."""
 
-_SECRET_PLURALS = _words(
+_SECRET_BEFORE_PLURAL = _words(
     "access api auth bearer encryption hf github gitlab private refresh secret session signing ssh"
 )
 """Words before `keys` or `tokens` that make them secret: `api_keys` is, `stop_tokens` and `group_keys` are not."""
@@ -66,7 +67,7 @@ _SECRET_PLURALS = _words(
 def is_secret_name(name: str) -> bool:
     """Return whether a value under this name must be masked."""
     words = [word.lower() for word in _WORD.findall(name)]
-    while len(words) > 1 and words[-1].isdigit():
+    while len(words) > 1 and words[-1].isdigit():  # `api_key_2`
         words.pop()
     if not words:
         return False
@@ -74,35 +75,37 @@ def is_secret_name(name: str) -> bool:
     if previous + words[-1] in _SECRET_PAIRS:
         return True
     if words[-1] in _REFERENCE_ENDINGS:
-        return _is_nearly(previous + words[-1], ("webhookurl",))
+        return _is_nearly(previous + words[-1], ("webhookurl",))  # `webhok_url`
     if not _ALWAYS_SECRET.isdisjoint(words) or words[-1] in _SECRET_ENDINGS:
         return True
     if words[-1] == "key":
-        return previous not in _PUBLIC_KEYS
+        return previous not in _PUBLIC_BEFORE_KEY
     if words[-1] == "token":
-        return previous not in _PUBLIC_TOKENS
+        return previous not in _PUBLIC_BEFORE_TOKEN
     if words[-1] in {"keys", "tokens"}:
-        return previous in _SECRET_PLURALS
+        return previous in _SECRET_BEFORE_PLURAL
     return _has_misspelled_ending(previous, words[-1])
 
 
 def _has_misspelled_ending(previous: str, last: str) -> bool:
     """Return whether a name ends in a misspelled secret word: `pasword`, `acces_tokne`, `api_kye`."""
-    if _is_nearly(last, _MISSPELLED_WORDS) or (previous and _is_nearly(previous + last, _MISSPELLED_PAIRS)):
-        return previous not in _PUBLIC_TOKENS
-    return previous in _SECRET_PLURALS and last[0] == "k" and len(last) <= len("keyy")
+    if _is_nearly(last, _MISSPELLABLE_WORDS) or (previous and _is_nearly(previous + last, _MISSPELLABLE_PAIRS)):
+        return previous not in _PUBLIC_BEFORE_TOKEN
+    is_almost_key = last[0] == "k" and len(last) <= len("keyy")
+    return is_almost_key and previous in _SECRET_BEFORE_PLURAL
 
 
 def _is_nearly(word: str, secret_words: tuple[str, ...]) -> bool:
+    """Return whether a word equals one of the secret words, or could be a misspelling of it."""
     is_candidate = 3 < len(word) < 30 and word not in _ORDINARY_WORDS
-    return is_candidate and bool(get_close_matches(word, secret_words, 1, _NEARLY))
+    return is_candidate and bool(get_close_matches(word, secret_words, n=1, cutoff=_SIMILARITY))
 
 
 def has_secret_name(path: Iterable[str | int]) -> bool:
-    """Return whether a key of the path makes the value at its end secret; names of servers do not."""
+    """Return whether a key in the path makes the value at its end secret; names of server instances do not count."""
     parts = list(path)
     if len(parts) > 2 and parts[1] in SERVER_TYPES:
-        parts = parts[3:]
+        parts = parts[3:]  # without instance name, server type and implementation
     return any(is_secret_name(part) for part in parts if isinstance(part, str))
 
 
@@ -113,5 +116,5 @@ def is_secret_block(name: str, block: Any) -> bool:
     `api_key_settings`, the names in the block decide.
     """
     words = _WORD.findall(name)
-    is_server = "entrypoint" in block or any(kind in block for kind in SERVER_TYPES)
+    is_server = "entrypoint" in block or any(server_type in block for server_type in SERVER_TYPES)
     return bool(words) and not is_server and words[-1].lower() in _ALWAYS_SECRET | _SECRET_ENDINGS

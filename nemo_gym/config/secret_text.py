@@ -1,7 +1,7 @@
 """Mask secrets in texts: credentials in URLs, headers and connection strings, well-known keys, and known secrets.
 
 A known secret is a value that came from the environment or from a resolver such as `${vault:…}`, or that has a secret
-name in the configuration of this process. It is masked in every text that is shown or stored, also inside a longer one.
+name in the configuration of this process. It is masked wherever it occurs in a text that is shown or stored.
 """
 
 import json
@@ -32,10 +32,12 @@ _ASSIGNMENT = re.compile(
 """`name=value` or `name: value`, as in connection strings and overrides."""
 
 _ENV_DEFAULT = re.compile(r"(\$\{oc\.env:\s*(?P<name>\w+)\s*,).*(?=\})", re.DOTALL)
-"""The default value of a variable."""
+"""The default value in `${oc.env:NAME, default}`; it is masked if NAME is the name of a secret."""
 
-_SHORTEST_PART = 6
-"""Shorter known secrets are masked only as a whole word, because they would match inside ordinary words."""
+_SHORTEST_INSIDE_WORDS = 6
+"""Known secrets with fewer characters are masked only as whole words, because they occur inside ordinary words."""
+_SHORTEST_URL_CREDENTIAL = 6
+"""Users and passwords of URLs with fewer characters are masked only in URLs, because they may be ordinary words."""
 _SHORTEST_KNOWN = 3
 _PUBLIC_NUMBER = re.compile(r"[+-]?\d{0,6}(?:\.\d{0,6})?(?:[eE][+-]?\d{1,2})?")
 _PUBLIC_URL = re.compile(
@@ -50,7 +52,7 @@ _PUBLIC_WORDS = re.compile(
 
 _known: set[str] = set()
 _patterns: dict[str, re.Pattern[str]] = {}
-"""The pattern that matches every known secret, under the key "known"."""
+"""The pattern that matches every known secret, under the key "known"; empty if no secret is known."""
 
 
 def remember_secrets(values: Iterable[str]) -> None:
@@ -58,15 +60,15 @@ def remember_secrets(values: Iterable[str]) -> None:
     new = {value for value in values if value not in _known and not _is_trivial(value.strip())}
     if new:
         _known.update(new)
-        _compile()
+        _compile_known()
 
 
 def forget_secrets(values: Iterable[str] | None = None) -> None:
-    """Stop masking these values; all if None."""
+    """Stop masking these values, or all known secrets if `values` is None."""
     before = len(_known)
     _known.difference_update(_known.copy() if values is None else values)
     if len(_known) != before:
-        _compile()
+        _compile_known()
 
 
 def known_secrets() -> list[str]:
@@ -87,55 +89,61 @@ def is_public_value(text: str) -> bool:
     text = text.strip()
     if _is_trivial(text) or _PUBLIC_URL.fullmatch(text):
         return True
-    if "/" not in text or len(text) > 1000 or "\0" in text:
+    if "/" not in text or len(text) > 1000 or "\0" in text:  # not a path
         return False
     path = Path(text)
     try:
-        is_in_folder = path.is_absolute() and path.parent != Path(path.anchor) and path.parent.is_dir()
-        return is_in_folder or path.expanduser().exists()
+        is_in_root = path.parent == Path(path.anchor)  # "/" always exists, so any "/text" would be public
+        return (path.is_absolute() and not is_in_root and path.parent.is_dir()) or path.expanduser().exists()
     except (OSError, RuntimeError):  # RuntimeError: `~name` of an unknown user
         return False
 
 
 def _is_trivial(text: str) -> bool:
-    """Return whether a text is too short or too common to be masked in other texts, or a small number."""
+    """Return whether a text is never masked in other texts: it is short, common, a small number or a placeholder."""
     if len(text) < _SHORTEST_KNOWN or text in (MASK, "???") or "${" in text:
         return True
     return bool(_PUBLIC_WORDS.fullmatch(text) or _PUBLIC_NUMBER.fullmatch(text))
 
 
-def _compile() -> None:
+def _compile_known() -> None:
+    """Compile the pattern of the known secrets. It prefers longer forms: a short one may be a part of a long one."""
     _patterns.clear()
     forms = {form for value in _known for form in _forms(value)}
     if forms:
-        parts = [re.escape(form) for form in sorted(forms, key=len, reverse=True)]
-        words = [part if len(part) >= _SHORTEST_PART else rf"(?<!\w){part}(?!\w)" for part in parts]
-        _patterns["known"] = re.compile("|".join(words))
+        longest_first = sorted(forms, key=len, reverse=True)
+        _patterns["known"] = re.compile("|".join(map(_form_pattern, longest_first)))
+
+
+def _form_pattern(form: str) -> str:
+    escaped = re.escape(form)
+    return escaped if len(form) >= _SHORTEST_INSIDE_WORDS else rf"(?<!\w){escaped}(?!\w)"
 
 
 def _forms(value: str) -> Iterator[str]:
-    """Yield a value as it appears in texts: itself, its lines, quoted for JSON, Python and URLs, and its password."""
+    """Yield the forms of a secret in texts: its lines, its URL credentials, and both escaped for URL, JSON, Python."""
     pieces = {value, value.strip(), unquote(value), *(line.strip() for line in value.splitlines())}
-    pieces |= {part for user in _URL_USER.findall(value) for part in _user_parts(value, user)}
+    pieces |= {part for scheme in _URL_USER.findall(value) for part in _user_and_password(value, scheme)}
     for piece in pieces:
         if not _is_trivial(piece):
             yield from {piece, quote(piece, safe=""), quote(piece), quote_plus(piece)}
             escaped = _escaped_forms(piece)
-            yield from escaped.union(*map(_escaped_forms, escaped))  # text in JSON in a log line
+            yield from escaped.union(*map(_escaped_forms, escaped))  # escaped twice, as in JSON inside a log line
 
 
 def _escaped_forms(text: str) -> set[str]:
+    """Return a text as it appears inside the quotes of JSON and of Python."""
     return {json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1], repr(text)[1:-1]}
 
 
-def _user_parts(url: str, scheme: str) -> list[str]:
-    """Return the user and the password of a URL."""
+def _user_and_password(url: str, scheme: str) -> list[str]:
+    """Return the user and the password of the URL that begins with `scheme`, without those that are short."""
     user_info = url.partition(scheme)[2].partition("/")[0].rpartition("@")[0]
-    return [part for part in user_info.split(":", 1) if len(part) >= _SHORTEST_PART]
+    return [part for part in user_info.split(":", 1) if len(part) >= _SHORTEST_URL_CREDENTIAL]
 
 
 def mask_text(text: str) -> str:
-    """Mask known secrets, user parts of URLs, secret query parameters, Authorization values and well-known keys."""
+    """Mask known secrets, credentials in URLs, Authorization values, defaults of secret variables, well-known keys."""
     if _patterns:
         text = _patterns["known"].sub(MASK, text)
     if "${oc.env:" in text:
@@ -146,7 +154,7 @@ def mask_text(text: str) -> str:
 
 
 def mask_assignments(text: str) -> str:
-    """Mask a text and, in `name=value` and `name: value`, the values of secret names."""
+    """Mask a text like `mask_text`; in `name=value` and `name: value`, also mask the values of secret names."""
     return _ASSIGNMENT.sub(_mask_assignment, mask_text(text))
 
 

@@ -40,12 +40,12 @@ class Secret(str):
 
 
 def redact_text(text: str, config: Any) -> str:
-    """Mask every secret value of `config` in `text`."""
+    """Mask in `text` the secret values of `config`, and everything that `mask_text` masks."""
     return scrub_text(text, secret_values(config))
 
 
 def secret_values(config: Any) -> list[str]:
-    """Return the secret strings in `config`, longest first, so that one that contains another is masked whole."""
+    """Return the secrets in `config`, except short ones. Longest first: a secret inside another is replaced later."""
     secrets = {value for value in _iter_secrets(config, secret=False) if len(value) >= _SHORTEST_SCRUBBED}
     return sorted(secrets, key=len, reverse=True)
 
@@ -66,26 +66,26 @@ def mask_in_place(container: Any) -> None:
     secrets = secret_values(container)
     plain = omega.as_plain_value(container, resolve=False)
     _overwrite(container, plain, _mask_copy(plain, secrets, secret=False))
-    resolved = omega.resolve_leaves(container)  # a reference to a value that is masked by now is masked too
+    resolved = omega.resolve_leaves(container)  # now `${…}` that refer to masked values have the mask as value
     _overwrite(container, resolved, _mask_copy(resolved, secrets, secret=False))
 
 
 def _overwrite(node: Any, plain: Any, masked: Any) -> None:
-    """Replace every text and `${…}` in `node` whose plain value differs from its masked value.
+    """Replace every text and `${…}` in `node` whose value in `plain` differs from that in `masked`.
 
-    Nested containers stay the same objects.
+    A missing value (`???`) stays missing. Nested containers stay the same objects.
     """
     for key, value in list(omega.unresolved_items(node)):
         if omega.is_interpolation_node(value) or isinstance(value, str):
             if plain[key] != masked[key] and value != "???":
-                text = masked[key]  # a `${…}` that is masked in part may be malformed
+                text = masked[key]  # a `${…}` with a masked part may be malformed, so it is replaced as a whole
                 node[key] = MASK if isinstance(text, str) and "${" in text else text
         elif isinstance(value, dict | list | DictConfig | ListConfig) and not omega.is_empty_node(value):
             _overwrite(value, plain[key], masked[key])
 
 
 class MaskedRepr:
-    """An object whose `repr` is that of `value` with every secret masked, nested models included."""
+    """An object whose `repr` is that of `value` with secrets masked, in nested models too; with `secret`, all texts."""
 
     def __init__(self, value: Any, *, secret: bool = False) -> None:
         self.value = value
@@ -94,11 +94,11 @@ class MaskedRepr:
     def __repr__(self) -> str:
         value = self.value
         if isinstance(value, BaseModel):
-            parts = (f"{k}={MaskedRepr(v, secret=is_secret_name(k))!r}" for k, v in iter_fields(value))
-            return f"{type(value).__name__}({', '.join(parts)})"
+            fields = ((k, MaskedRepr(v, secret=_is_secret_child(k, v, self.secret))) for k, v in iter_fields(value))
+            return f"{type(value).__name__}({', '.join(f'{name}={masked!r}' for name, masked in fields)})"
         value = omega.as_plain_value(value, resolve=False)
         if isinstance(value, Mapping):
-            return repr({k: MaskedRepr(v, secret=is_secret_name(str(k))) for k, v in value.items()})
+            return repr({k: MaskedRepr(v, secret=_is_secret_child(k, v, self.secret)) for k, v in value.items()})
         if isinstance(value, list | tuple):
             items = [MaskedRepr(item, secret=self.secret) for item in value]
             return repr(tuple(items) if isinstance(value, tuple) else items)
@@ -108,20 +108,20 @@ class MaskedRepr:
 
 
 def iter_fields(model: BaseModel) -> Iterator[tuple[str, Any]]:
-    """Yield name and value of each field, extras included, without calling the model's `repr`."""
+    """Yield the name and the value of each field of a model, extra fields included."""
     yield from model.__dict__.items()
     yield from (model.model_extra or {}).items()
 
 
 def _is_secret_child(key: Any, value: Any, secret: bool) -> bool:
-    """Return whether the value under `key` is secret; `secret` is True if its container is secret."""
+    """Return whether the texts under `key` are secret: their container is (`secret`), or the key is a secret name."""
     if isinstance(value, Mapping):
         return secret or is_secret_block(str(key), value)
     return secret or is_secret_name(str(key))
 
 
 def _iter_secrets(node: Any, *, secret: bool) -> Iterator[str]:
-    """Yield every secret string in plain, OmegaConf or pydantic data; with `secret`, all strings are secret."""
+    """Yield the secrets in plain, OmegaConf or pydantic data; with `secret`, all strings outside nested blocks."""
     node = dict(iter_fields(node)) if isinstance(node, BaseModel) else omega.resolve_leaves(node)
     if isinstance(node, Secret) or (secret and isinstance(node, str)):
         if node and "${" not in node and node not in (MASK, "???"):

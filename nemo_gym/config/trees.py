@@ -16,6 +16,7 @@ ABSENT: Any = object()
 """Marks a missing value where None is a possible value."""
 MISSING = "???"
 POINTER = re.compile(r"\$\{([A-Za-z_][\w\-]*(?:\.[\w\-]+)*)\}")
+"""A reference to another value of the tree: `${a.b}`."""
 
 
 def merge(base: Tree, overriding: Tree) -> Tree:

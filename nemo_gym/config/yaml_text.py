@@ -68,7 +68,7 @@ class _Builder:
     """Number of nodes built so far. A node is built again for each of its aliases."""
 
     def build(self, node: yaml.Node, path: KeyPath) -> Any:
-        """Return the value of a node. `path` is its path."""
+        """Return the value of a node, whose key path is `path`."""
         self.nodes += 1
         if self.nodes > MAX_NODES:
             raise _YamlProblem(f"more than {MAX_NODES:,} values, including those repeated by aliases", node.start_mark)
@@ -89,7 +89,7 @@ class _Builder:
         return self.build(node, path)
 
     def build_mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[Any, Any]:
-        """Return the value of a mapping; a key that is given twice must have the same value."""
+        """Return the value of a mapping; a key may be given twice only with the same text, number, boolean or null."""
         mapping: dict[Any, Any] = {}
         merged: dict[Any, Any] = {}
         for key_node, value_node in node.value:
@@ -106,8 +106,8 @@ class _Builder:
                 raise _YamlProblem(what, key_node.start_mark)
             value = self.build_at(value_node, (*path, str(key)), key_node)
             if key in mapping and (mapping[key] != value or isinstance(value, dict | list)):
-                what = f"'{key}' is given twice with different values"
-                raise _YamlProblem(what, value_node.start_mark, "keep one of them")
+                difference = " with different values" if mapping[key] != value else ""
+                raise _YamlProblem(f"'{key}' is given twice{difference}", value_node.start_mark, "keep one of them")
             if key in mapping:
                 line = value_node.start_mark.line + 1
                 self.warnings.append(f"{self.name}:{line}: '{key}' is given twice with the same value")

@@ -220,7 +220,7 @@ def test_cyclic_includes_show_the_cycle(workspace):
     """The user cannot see which include closes the cycle from one file name."""
     workspace.write(a="config_paths: [b.yaml]", b="config_paths: [a.yaml]")
 
-    with pytest.raises(ConfigError, match=r"b\.yaml: config_paths includes itself: a\.yaml → b\.yaml → a\.yaml"):
+    with pytest.raises(ConfigError, match=r"^a\.yaml: the file includes itself: a\.yaml → b\.yaml → a\.yaml"):
         workspace.resolve("+config_paths=[a.yaml]")
 
 

@@ -11,8 +11,8 @@ from pydantic import BaseModel, ValidationError
 
 from nemo_gym.config.schema_servers import BaseRunServerInstanceConfig
 from nemo_gym.config.secret_names import is_secret_name
-from nemo_gym.config.secret_text import mask_text
-from nemo_gym.config.secrets import Secret, mask_secrets, redact_text, secret_values
+from nemo_gym.config.secret_text import forget_secrets, mask_text, remember_secrets
+from nemo_gym.config.secrets import MaskedRepr, Secret, mask_secrets, redact_text, secret_values
 
 ADDRESS = {"host": "h", "port": 1, "entrypoint": "app.py", "name": "n"}
 
@@ -167,6 +167,22 @@ def test_known_secrets_are_taken_out_of_any_text():
 def test_short_and_placeholder_values_are_not_searched_for_in_text():
     """Replacing every `x` of an error message because a test key is `x` makes it unreadable."""
     assert secret_values({"api_key": "x", "token": "????", "password": "${oc.env:NOT_SET}"}) == []
+
+
+def test_a_short_secret_with_punctuation_is_masked_only_as_a_whole_word():
+    """Escaping for the regular expression made `a.b-c` look longer than the limit, so it was masked inside words."""
+    remember_secrets(["a.b-c"])
+    try:
+        assert mask_text("key a.b-c is wrong, not data.b-cat") == "key **** is wrong, not data.b-cat"
+    finally:
+        forget_secrets(["a.b-c"])
+
+
+def test_every_text_of_a_secret_block_is_masked_in_repr():
+    """`credentials: {user: …, value: …}` is masked in the configuration, so its `repr` must not show it either."""
+    masked = repr(MaskedRepr({"credentials": {"user": "hunter", "tries": 3}, "plain": {"user": "hunter"}}))
+
+    assert masked == "{'credentials': {'user': '****', 'tries': 3}, 'plain': {'user': 'hunter'}}"
 
 
 def test_masking_a_long_text_takes_no_time():
