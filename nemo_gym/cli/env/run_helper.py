@@ -131,10 +131,8 @@ class RunHelper:
             ServersNotRunning: (a RuntimeError) with the names of the servers that ended.
         """
         run = self._running_run()
-        names = ", ".join(instance.name for instance in run.instances if instance.hosting == "cell")
-        labels = [
-            f"{process} ({names})" if process.startswith("cell ") else process for process in run.lost_processes()
-        ]
+        in_cells = ", ".join(instance.name for instance in run.instances if instance.hosting == "cell")
+        labels = [f"{name} ({in_cells})" if name.startswith("cell ") else name for name in run.lost_processes()]
         if labels:
             raise ServersNotRunning("ended and will not be restarted", where=", ".join(labels), fix="read its log")
 
@@ -148,11 +146,11 @@ class RunHelper:
         deadline = time.monotonic() + SPINUP_SECONDS
         while True:
             self.poll()
-            unanswering = [name for name, status in self.check_http_server_statuses() if status != "success"]
-            if not unanswering:
+            not_ready = [name for name, status in self.check_http_server_statuses() if status != "success"]
+            if not not_ready:
                 return
             if time.monotonic() > deadline:
-                raise ServerDidNotStart(f"no answer within {SPINUP_SECONDS:g} s", where=", ".join(unanswering))
+                raise ServerDidNotStart(f"no answer within {SPINUP_SECONDS:g} s", where=", ".join(not_ready))
             time.sleep(PAUSE_SECONDS)
 
     def wait_for_dry_run_spinup(self) -> None:
@@ -186,7 +184,7 @@ class RunHelper:
             logger.info("%s (%s): %s, process %s", server["process_name"], kind, server["url"], server["pid"])
 
     def _running_run(self) -> Run:
-        """Return the run; raise ServersNotRunning if it is not running."""
+        """Return the started run; raise ServersNotRunning if it was not started or has ended."""
         if self._run is None or self._background is None or not self._background.alive:
             raise ServersNotRunning("no servers are running", fix="call start() first")
         return self._run

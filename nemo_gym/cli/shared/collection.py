@@ -100,12 +100,11 @@ async def run_driver(driver: Callable[[], Awaitable[Any]], name: str, target: st
         output.notify("".join(format_exception(error)).rstrip())
         raise DriverFailed(f"{type(error).__name__}: {error}", where=where) from error
     finally:
-        has_changed = [_file_state(path) not in (None, state) for path, state in initial_states.items()]
-        if any(has_changed):
-            files = zip(initial_states, has_changed, strict=True)
-            scored, failed, rows = (read_rows(path) if changed else iter(()) for path, changed in files)
+        changed_paths = [path for path, state in initial_states.items() if _file_state(path) not in (None, state)]
+        if changed_paths:
+            scored, failed, rows = (read_rows(path) if path in changed_paths else iter(()) for path in initial_states)
             progress.count_records(scored, failed, sum(1 for _ in rows))
-    if not any(has_changed):
+    if not changed_paths:
         raise DriverFailed(
             "the driver returned without writing rollouts",
             where=f"{target} ({where})",
@@ -123,15 +122,15 @@ def _file_state(path: Path) -> tuple[int, int, int] | None:
 
 
 def find_head(run: str | None, config: DictConfig) -> BaseServerConfig:
-    """Return the head server of a running run: that of the configuration, or of a run registered on this machine.
+    """Return the head server of the run that `run` names (--run), of the configuration, or of the only registered run.
 
     Raises:
         NoRunFound: no run is registered.
-        RunNotChosen: several runs are registered.
+        RunNotChosen: `run` matches no run, or is missing and several runs are registered.
     """
     head = config["head_server"]
-    if run is None and head["port"] != OFFLINE_PORT:
-        live_runs()  # adopts the run tokens of the runs on this machine
+    if run is None and head["port"] != OFFLINE_PORT:  # the configuration names a port
+        live_runs()  # called because it adopts the run tokens of the runs on this machine
         return BaseServerConfig(host=head["host"], port=head["port"])
     entry = choose_run(run)
     return BaseServerConfig(host=entry.host, port=entry.port)
@@ -178,7 +177,7 @@ async def end_with_servers(session: Session, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _wait_for_end(session: Session) -> None:
-    """Return when the head server and all servers have refused connections twice; never without a head server."""
+    """Return when all servers of another command have refused connections twice; if this one runs them, never."""
     if session.head is None:
         await asyncio.Event().wait()
         return
