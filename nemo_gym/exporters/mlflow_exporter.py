@@ -164,8 +164,8 @@ def elide(text: str, longest: int) -> str:
     """Return `text`; if it has more than `longest` characters, replace its middle by `___`."""
     if len(text) <= longest:
         return text
-    size = longest - len(ELISION)
-    return text[: size - size // 2] + ELISION + text[len(text) - size // 2 :]
+    kept = longest - len(ELISION)
+    return text[: kept - kept // 2] + ELISION + text[len(text) - kept // 2 :]
 
 
 def mlflow_names(names: Iterable[str]) -> dict[str, str]:

@@ -13,7 +13,8 @@ from nemo_gym.wire.stored_rollout import StoredRollout
 LONGEST_TEXT = 20_000
 MAX_JUDGEMENTS = 50
 PROMPT_TAIL = 50
-TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
+GENERATED_IDS = "generation_token_ids"
+TOKEN_FIELDS = ("prompt_token_ids", GENERATED_IDS, "generation_log_probs")
 REQUEST, RESPONSE = "asked", "came"
 """The two sides of a conversation, by the names that the page's JavaScript uses."""
 IMAGE_PREFIXES = ("data:image/png;base64,", "data:image/jpeg;base64,", "data:image/webp;base64,")
@@ -136,8 +137,8 @@ def _event(number: int, side: str, item: dict[str, Any]) -> Event:
     images = list(_images(item.get("content")))
     if images:
         event["images"] = images
-    if isinstance(item.get(TOKEN_FIELDS[1]), list):
-        event["tokens"] = len(item[TOKEN_FIELDS[1]])
+    if isinstance(item.get(GENERATED_IDS), list):
+        event["tokens"] = len(item[GENERATED_IDS])
     return event
 
 

@@ -31,7 +31,7 @@ def export_bundle(
     filter_text: str = "",
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> int:
-    """Write the bundle and return its number of rollouts; `on_progress` receives the numbers done and in total.
+    """Write the bundle and return its number of rollouts; `on_progress` receives the number written and the total.
 
     Raises:
         TooMuchToExport: more than `MAX_ROLLOUTS` rollouts match the filter.

@@ -60,7 +60,7 @@ def parse_filter(expression: str) -> Condition:
     """Return the condition of a filter; an empty filter matches all rollouts.
 
     Raises:
-        FilterError: the filter is invalid; the message has the reason and an example.
+        FilterError: the filter is invalid; the message gives the reason.
     """
     text = expression.strip()
     if not text:

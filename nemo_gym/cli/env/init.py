@@ -103,7 +103,5 @@ def _reused_verifier(args: argparse.Namespace) -> ReusedVerifier | None:
         raise options.UsageError("the rewards of this verifier must be described", where="--reuse-verifier", fix=fix)
     low, high = args.reward_range
     if not low < high:
-        raise options.UsageError(
-            f"{low:g} is not below {high:g}", where="--reward-range", fix="--reward-range LOW HIGH"
-        )
+        raise options.UsageError(f"{low:g} is not below {high:g}", where="--reward-range", fix="name the lower first")
     return ReusedVerifier(args.reuse_verifier, (low, high), args.higher_is_better)

@@ -83,12 +83,12 @@ def run(args: argparse.Namespace) -> int:
         wanted_value = getattr(args, fact, None)
         if wanted_value is None:
             continue
-        values = [(component, component_facts(component)[fact] or "") for component in components]
-        without_value = [component.name for component, value in values if not value]
+        pairs = [(component, component_facts(component)[fact] or "") for component in components]
+        without_value = [component.name for component, value in pairs if not value]
         if without_value:
             count = len(without_value)
             output.notify(f"Note: {count} are left out because they have no {fact}, such as {without_value[0]}")
-        components = [component for component, value in values if value.lower() == wanted_value.lower()]
+        components = [component for component, value in pairs if value.lower() == wanted_value.lower()]
     print_components(kind, components, as_json=args.json)
     return 0
 

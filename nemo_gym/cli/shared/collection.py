@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import format_exception
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from omegaconf import DictConfig
 
@@ -160,15 +160,15 @@ async def end_with_servers(session: Session, work: Coroutine[Any, Any, T]) -> T:
     Raises:
         HeadServerUnreachable: neither the head server nor any other server accepts connections.
     """
-    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_end(session))]
+    work_task, servers_end = asyncio.create_task(work), asyncio.create_task(_wait_for_end(session))
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({work_task, servers_end}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-    if not tasks[0].cancelled():
-        return cast("T", tasks[0].result())
+        work_task.cancel()  # no effect on a finished task
+        servers_end.cancel()
+        await asyncio.wait({work_task, servers_end})
+    if not work_task.cancelled():
+        return work_task.result()
     head = session.head
     raise HeadServerUnreachable(
         "the servers have ended", where=f"head server at {head.host}:{head.port}" if head else None,

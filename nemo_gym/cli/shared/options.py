@@ -142,7 +142,7 @@ def config_overrides(args: argparse.Namespace) -> list[str]:
 
 
 def add_search_dirs(args: argparse.Namespace) -> None:
-    """Put the folders of --search-dir in front of the search roots; make all but the working directory importable."""
+    """Search --search-dir folders first, the last before all; make all roots but the working directory importable."""
     for folder in getattr(args, "search_dir", ()):
         roots = os.environ.get(EXTRA_ROOTS_ENV_VAR)
         os.environ[EXTRA_ROOTS_ENV_VAR] = os.pathsep.join(filter(None, [str(Path(folder).resolve()), roots]))

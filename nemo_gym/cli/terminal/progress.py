@@ -82,7 +82,7 @@ class PhaseTimes:
                 self._phases[name] += value
 
     def means(self) -> dict[str, float]:
-        """Return the mean duration (`whole`) and the mean of every phase over the rollouts that recorded phases."""
+        """Return the mean seconds of a rollout (`whole`), and of each phase over the rollouts that measured phases."""
         if not self._rollouts:
             return {}
         phases = {name: value / self._rollouts_with_phases for name, value in self._phases.items()}
@@ -200,7 +200,7 @@ class Progress:
         self.on_plan(PlanSummary(total=total, to_run=total))
 
     def take_sample(self) -> None:
-        """Sample the counts, from which rates are computed, and note the time at which all rollouts are sent."""
+        """Sample the counts, from which rates are computed, and note since when no rollout is queued."""
         now = self._clock()
         self.rate.add_sample(now, self.tally.total)
         self._latest_rate.add_sample(now, self.tally.total)
