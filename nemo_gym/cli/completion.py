@@ -18,12 +18,13 @@ from nemo_gym.cli.terminal import output
 from nemo_gym.config.keys import known_keys
 
 KINDS_BY_FLAG = {kind.flag: kind for kind in SELECTORS.values()}
-KINDS_BY_COMMAND = {
+KINDS_BY_LIST_COMMAND = {
     "benchmarks": BENCHMARK,
     "environments": ENVIRONMENT,
     "models": MODEL_TYPE,
     "resources-servers": RESOURCES_SERVER,
 }
+"""Word after `gym list` -> kind of component."""
 SCRIPTS = {
     "bash": """_gym_complete() {
     local IFS=$'\\n'
@@ -60,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.words is not None:
-        line = [word for word in [args.shell, *args.line] if word]
+        line = [word for word in [args.shell, *args.line] if word]  # argparse takes the first word, `gym`, for SHELL
         candidates = find_candidates(line[1 : args.words], line[args.words] if args.words < len(line) else "")
         if candidates:
             output.write("\n".join(candidates))
@@ -78,16 +79,17 @@ def find_candidates(before: Sequence[str], prefix: str) -> list[str]:
 
 
 def _possible_words(before: Sequence[str], prefix: str) -> Sequence[str]:
+    """Return the words that may follow `before`; of `prefix` only the sign (`-` for flags, `+` for keys) matters."""
     if before and before[-1] in KINDS_BY_FLAG:
         return KINDS_BY_FLAG[before[-1]].names(component_search_roots())
-    if len(before) == 2 and before[0] == "list" and before[1] in KINDS_BY_COMMAND and not prefix.startswith("-"):
-        return KINDS_BY_COMMAND[before[1]].names(component_search_roots())
+    if len(before) == 2 and before[0] == "list" and before[1] in KINDS_BY_LIST_COMMAND and not prefix.startswith("-"):
+        return KINDS_BY_LIST_COMMAND[before[1]].names(component_search_roots())
     if prefix.startswith("+") and before and before[0] in GROUPS_WITH_OVERRIDES:
         from nemo_gym.exporters import register_exporter_keys  # takes time, and only keys need it
 
         register_exporter_keys()
-        sign = prefix[: len(prefix) - len(prefix.lstrip("+"))]
-        return [f"{sign}{name}=" for name in known_keys()]
+        plus_signs = prefix[: len(prefix) - len(prefix.lstrip("+"))]
+        return [f"{plus_signs}{name}=" for name in known_keys()]
     leaf = find_leaf(build_parser(before)[0], before)
     choices = next((a.choices for a in leaf._actions if before and before[-1] in a.option_strings and a.choices), None)
     if choices:

@@ -41,8 +41,6 @@ MIN_DISK_GB = 2
 KEY_VARIABLES = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HF_TOKEN", "MLFLOW_TRACKING_TOKEN", "WANDB_API_KEY")
 REGISTRY_SECONDS = 20.0
 GIB = 1024**3
-
-
 MARKS = {"fine": "✓", "note": "·", "problem": "✗"}
 """Level of a check result -> mark to print; only problems change the exit status."""
 
@@ -74,9 +72,8 @@ def run(args: argparse.Namespace) -> int:
                 if result.fix:
                     output.write(f"    {result.fix}")
     if args.json:
-        output.write_json(
-            [{"what": r.subject, "level": r.level, "found": r.message, "fix": r.fix or None} for r in results]
-        )
+        facts = [{"what": r.subject, "level": r.level, "found": r.message, "fix": r.fix or None} for r in results]
+        output.write_json(facts)
     return int(any(result.level == "problem" for result in results))
 
 

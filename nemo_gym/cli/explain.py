@@ -31,10 +31,8 @@ def run(args: argparse.Namespace) -> int:
         hint = output.did_you_mean(code, explanations, " `gym explain` lists all codes.")
         output.report_error(f"unknown code `{code}`.{hint}")
         return 2
-    text = f"{code}\n\n{explanations[code]}"
-    output.write_result(
-        {"code": code, "explanation": explanations[code]}, lambda: output.write(text), as_json=args.json
-    )
+    facts = {"code": code, "explanation": explanations[code]}
+    output.write_result(facts, lambda: output.write("\n\n".join(facts.values())), as_json=args.json)
     return 0
 
 
@@ -43,6 +41,6 @@ def _first_sentence(text: str) -> str:
 
 
 def load_explanations() -> dict[str, str]:
-    """Return the text below each heading of explanations.md, by the heading, which is a code."""
+    """Return the explanation of each code from explanations.md, in which every heading is a code."""
     parts = HEADING.split(files("nemo_gym.cli").joinpath("explanations.md").read_text(encoding="utf-8"))
     return {code.strip(): text.strip() for code, text in zip(parts[1::2], parts[2::2], strict=True)}

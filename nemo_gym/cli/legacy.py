@@ -39,7 +39,6 @@ REPLACEMENTS: dict[str, tuple[str, ...]] = {
     "reinstall": ("dev", "reinstall"),
 }
 """Name of a program without its prefix -> arguments of `gym` that replace it."""
-PREFIXES = ("nemo_gym_", "ng_")
 
 
 def main() -> int:
@@ -51,9 +50,7 @@ def run(program: str, words: Sequence[str]) -> int:
     """Print the `gym` command that replaces a program, and run it with the same arguments."""
     from nemo_gym.cli.main import main as gym
 
-    name = program
-    for prefix in PREFIXES:
-        name = name.removeprefix(prefix)
+    name = program.removeprefix("nemo_gym_").removeprefix("ng_")
     if name not in REPLACEMENTS:
         output.report_error(f"{program} is not a command of this version; `gym --help` lists all commands")
         return 1

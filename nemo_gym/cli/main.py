@@ -21,10 +21,9 @@ IMPORT_GC_THRESHOLD = (50_000, 20, 20)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     _open_standard_files()
-    if argv is None:
-        _augment_sys_path(with_working_directory=False)
     initial_gc_threshold = gc.get_threshold()
     if argv is None:  # this process runs nothing else
+        _augment_sys_path(with_working_directory=False)
         gc.set_threshold(*IMPORT_GC_THRESHOLD)
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words or bool(os.environ.get("NEMO_GYM_DEBUG"))
@@ -43,13 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command is None:
         output.write(leaf.format_help())
         return 1
-    verbose_log = getattr(args, "verbose_log", None)  # None for commands that use --verbose themselves
-    if verbose_log or (verbose_log is not None and args.verbose_first):
+    args.verbose = args.verbose_before_command or args.verbose
+    if args.verbose and args.verbose_shows_log:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(MaskingFormatter("%(levelname)s %(name)s: %(message)s"))
         logging.basicConfig(level=logging.WARNING, handlers=[handler])
         logging.getLogger("nemo_gym").setLevel(logging.DEBUG)
-    args.verbose = args.verbose_first or bool(verbose_log) or getattr(args, "verbose", False)
     try:
         with raising_file_problems():
             return int(command.run(args))

@@ -2,7 +2,8 @@
 
 A command module has a docstring (its help), `add_arguments(parser)` and `run(args) -> int`. Besides its flags, `args`
 has `overrides` (words without a flag), `prog` (the command as text), `flag_names` (dest -> flag), `debug` (show
-tracebacks) and `initial_gc_threshold` (the threshold of the garbage collector when the command started).
+tracebacks) and `initial_gc_threshold` (the threshold of the garbage collector when the command started). A leaf is the
+parser of one command.
 """
 
 import argparse
@@ -60,7 +61,7 @@ GROUPS_WITH_OVERRIDES = ("env", "eval", "dataset")
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Wraps paragraphs to the width of the terminal; a paragraph with an indented line is an example and stays."""
+    """Wraps paragraphs to the width of the terminal, except examples: paragraphs with an indented line."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = []
@@ -89,20 +90,21 @@ def build_parser(words: Sequence[str]) -> tuple[Parser, ModuleType | None]:
     parser = Parser(prog="gym", description=DESCRIPTION, epilog=EXAMPLES)
     parser.add_argument("--version", action="store_true", help="print the versions of NeMo Gym and its dependencies")
     parser.add_argument("--json", action="store_true", dest="version_json", help="print --version as JSON")
-    parser.add_argument("-v", "--verbose", action="store_true", dest="verbose_first", help="print more details")
+    verbose_help = "print more details"
+    parser.add_argument("-v", "--verbose", action="store_true", dest="verbose_before_command", help=verbose_help)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     groups = parser.add_subparsers(dest="group", metavar="COMMAND", parser_class=Parser)
-    names = _command_words(words)
+    first_word, second_word = [*_command_words(words), "", ""][:2]
     module: ModuleType | None = None
     for group, (purpose, commands) in GROUPS.items():
         group_parser = groups.add_parser(group, help=purpose, description=purpose)
-        if names[:1] != [group]:
+        if group != first_word:
             continue  # the help does not show the commands of this group, and adding each takes time
         leaves = group_parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-        for name in names[1:2] if names[1:2] and names[1] in commands else commands:
-            module = _add_command(leaves, name, commands[name], requested=names[1:2] == [name]) or module
-    for name in names[:1] if names[:1] and names[0] in TOP_LEVEL_COMMANDS else TOP_LEVEL_COMMANDS:
-        module = _add_command(groups, name, TOP_LEVEL_COMMANDS[name], requested=names[:1] == [name]) or module
+        for name in [second_word] if second_word in commands else commands:  # only the requested one, if valid
+            module = _add_command(leaves, name, commands[name], requested=name == second_word) or module
+    for name in [first_word] if first_word in TOP_LEVEL_COMMANDS else TOP_LEVEL_COMMANDS:
+        module = _add_command(groups, name, TOP_LEVEL_COMMANDS[name], requested=name == first_word) or module
     return parser, module
 
 
@@ -111,21 +113,21 @@ def _command_words(words: Sequence[str]) -> list[str]:
     return [word for word in words if not word.startswith("-")]
 
 
-def _add_command(leaves: Any, name: str, path: str, *, requested: bool) -> ModuleType | None:
+def _add_command(leaves: Any, name: str, module_path: str, *, requested: bool) -> ModuleType | None:
     """Add a command with its arguments and return its module; if it is not requested, add only its line of help."""
     if not requested:
-        leaves.add_parser(name, help=_describe(_first_line(path), name))
+        leaves.add_parser(name, help=_describe(_first_line(module_path), name))
         return None
-    module = importlib.import_module(path)
+    module = importlib.import_module(module_path)
     text = _describe((module.__doc__ or "").strip(), name)
     leaf = leaves.add_parser(name, help=text.splitlines()[0], description=text)
     module.add_arguments(leaf)
-    if "-v" not in leaf._option_string_actions:
-        leaf.add_argument("-v", "--verbose", action="store_true", dest="verbose_log", help="print more details")
-    leaf.set_defaults(
-        prog=leaf.prog, flag_names={a.dest: a.option_strings[-1] for a in leaf._actions if a.option_strings}
-    )
-    leaf.usage = _usage(leaf, takes_overrides=path.split(".")[2] in GROUPS_WITH_OVERRIDES)
+    shows_log = "-v" not in leaf._option_string_actions  # otherwise the command itself decides what --verbose prints
+    if shows_log:
+        leaf.add_argument("-v", "--verbose", action="store_true", help="print more details")
+    flag_names = {action.dest: action.option_strings[-1] for action in leaf._actions if action.option_strings}
+    leaf.set_defaults(prog=leaf.prog, flag_names=flag_names, verbose_shows_log=shows_log)
+    leaf.usage = _usage(leaf, takes_overrides=module_path.split(".")[2] in GROUPS_WITH_OVERRIDES)
     return module
 
 
@@ -142,9 +144,9 @@ def _usage(leaf: argparse.ArgumentParser, *, takes_overrides: bool) -> str:
     return " ".join([leaf.prog, *names, "[options]", *(["[+key=value ...]"] if takes_overrides else [])])
 
 
-def _first_line(path: str) -> str:
+def _first_line(module_path: str) -> str:
     """Return the first line of a module's docstring without importing the module."""
-    spec = importlib.util.find_spec(path)
+    spec = importlib.util.find_spec(module_path)
     if spec is None or spec.origin is None:
         return ""
     with open(spec.origin, encoding="utf-8") as source:  # noqa: PTH123 - faster than pathlib, for every command
@@ -158,7 +160,7 @@ def check_command(words: Sequence[str]) -> None:
         return
     levels = [[*GROUPS, *TOP_LEVEL_COMMANDS], list(GROUPS.get(names[0], ("", {}))[1])]
     for depth, (word, commands) in enumerate(zip(names[:2], levels, strict=False)):
-        if "=" in word:
+        if "=" in word:  # an override in place of a command: argparse reports it
             return
         if commands and word not in commands:
             hint = output.did_you_mean(word, commands, f" Commands: {', '.join(commands)}.")
@@ -173,14 +175,14 @@ def command_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.Argum
 
 
 def find_leaf(parser: argparse.ArgumentParser, names: Sequence[str]) -> argparse.ArgumentParser:
-    """Follow `names` from a parser to its subcommands and return the last parser; skip names of no subcommand."""
+    """Follow `names` from a parser to its subcommands and return the last parser; skip names that are no subcommand."""
     for name in names:
         parser = command_parsers(parser).get(name, parser)
     return parser
 
 
 def check_flags(leaf: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """End the process with a usage error and the most similar flag if a word is an unknown flag."""
+    """End the process with a usage error if a flag is among `words`, those that no argument of the command takes."""
     flags = [word for word in words if word.startswith("-")]
     if flags:
         hint = output.did_you_mean(flags[0].split("=")[0], leaf._option_string_actions)

@@ -30,21 +30,11 @@ SETTINGS = (
 def setup_env_command(dir_path: Path, global_config_dict: Mapping[str, Any], prefix: str) -> str:
     """Return a bash command that builds the virtual environment of a folder if it is missing, and activates it."""
     settings = {key: global_config_dict[key] for key in SETTINGS if global_config_dict.get(key) is not None}
-    encoded = json.dumps(settings, default=list)
     kind, venv_settings = dir_path.parent.name, VenvSettings.from_config(settings)
     target = folder_venv(prefix, kind, dir_path.name, dir_path, venv_settings).target
-    words = [
-        sys.executable,
-        "-P",
-        "-m",
-        "nemo_gym.cli.setup_command",
-        str(dir_path),
-        "--name",
-        prefix,
-        "--settings",
-        encoded,
-    ]
-    return f"{shlex.join(words)} && source {shlex.quote(str(target / 'bin' / 'activate'))}"
+    command = [sys.executable, "-P", "-m", "nemo_gym.cli.setup_command", str(dir_path)]
+    command += ["--name", prefix, "--settings", json.dumps(settings, default=list)]
+    return f"{shlex.join(command)} && source {shlex.quote(str(target / 'bin' / 'activate'))}"
 
 
 def run_command(
@@ -58,7 +48,7 @@ def run_command(
     stderr_target: int | IO[Any] | None = None,
 ) -> "subprocess.Popen[bytes]":
     """Start a bash command in a folder; its PYTHONPATH contains that folder and the project root."""
-    del server_name  # the installer's lines are printed with the name already
+    del server_name  # an argument of earlier versions; the lines of the installer already have the name
     env = dict(os.environ)
     modules = [str(working_dir_path.absolute()), str(project_root.absolute()) if project_root else ""]
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [*modules, env.get("PYTHONPATH", "")]))
@@ -77,11 +67,11 @@ def main() -> int:
     parser.add_argument("--settings", type=json.loads, default={})
     args = parser.parse_args()
     folder, settings = args.folder, VenvSettings.from_config(args.settings)
-    environment = folder_venv(args.name, folder.parent.name, folder.name, folder, settings)
-    if is_usable(environment, settings):
+    venv = folder_venv(args.name, folder.parent.name, folder.name, folder, settings)
+    if is_usable(venv, settings):
         return 0
     try:
-        asyncio.run(build_venvs([environment], settings, ServerLogPrinter(verbose=True)))
+        asyncio.run(build_venvs([venv], settings, ServerLogPrinter(verbose=True)))
     except GymError as error:
         output.report_error(str(error))
         return error.exit_status

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from nemo_gym.view.database import RunDatabase
 
 ROLLOUT_NAME = re.compile(r"(\d+)(?::(\d+))?", re.ASCII)
+"""TASK or TASK:REPEAT."""
 LEGACY_KEY = "+jsonl_fpath="
+"""Names the file in commands of earlier versions."""
+MAX_REPEATS = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
     from nemo_gym.rollouts.run_files import find_runs
 
     paths = [word.removeprefix(LEGACY_KEY) for word in (*args.paths, *args.overrides)]
-    rollout = ROLLOUT_NAME.fullmatch(paths[-1]) if len(paths) > 1 and args.text else None
-    if rollout is not None:
+    rollout_name = ROLLOUT_NAME.fullmatch(paths[-1]) if len(paths) > 1 and args.text else None
+    if rollout_name is not None:
         paths = paths[:-1]
     if not paths:
         output.report_error("PATH is missing, such as: gym view results/rollouts.jsonl")
@@ -54,28 +57,28 @@ def run(args: argparse.Namespace) -> int:
     runs = find_runs(paths)
     if args.export:
         return _write_pages(runs, Path(args.export), row_filter)
-    if args.text and rollout is not None:
-        return _print_rollout(runs, int(rollout.group(1)), rollout.group(2), as_json=args.json)
+    if rollout_name is not None:
+        return _print_rollouts(runs, int(rollout_name.group(1)), rollout_name.group(2), as_json=args.json)
     if args.text:
         return _print_table(runs, row_filter, args)
     return _serve(runs, args)
 
 
-def _build_indexes(runs: Sequence[RunFiles]) -> list[RunDatabase]:
-    """Return an index of every rollout of each run; show the progress of indexing."""
+def _build_databases(runs: Sequence[RunFiles]) -> list[RunDatabase]:
+    """Return the database of each run with all its rollouts; show the progress of reading them."""
     from nemo_gym.view.database import RunDatabase
 
-    indexes = [RunDatabase(run) for run in runs]
-    for index in indexes:
-        while index.grow():
-            done, size = index.progress()
-            output.show_status(f"reading {index.run.name}: {done * 100 // max(size, 1)} %")
+    databases = [RunDatabase(run) for run in runs]
+    for database in databases:
+        while database.grow():
+            done, size = database.progress()
+            output.show_status(f"reading {database.run.name}: {done * 100 // max(size, 1)} %")
         output.show_status("")
-    return indexes
+    return databases
 
 
 def _serve(runs: Sequence[RunFiles], args: argparse.Namespace) -> int:
-    """Serve the page until interrupted."""
+    """Serve the page until interrupted; return the exit status."""
     import asyncio
     import secrets
     import webbrowser
@@ -92,7 +95,7 @@ def _serve(runs: Sequence[RunFiles], args: argparse.Namespace) -> int:
     with listen("gym view", host, args.port) as listener:
         address = f"http://{host}:{listener.getsockname()[1]}/" + (f"?token={token}" if token else "")
         app = view_app([RunDatabase(run) for run in runs], token=token, hosts=LOOPBACK | {host})
-        http = CHECKED_PROTOCOL if token is None else GUARDED_PROTOCOL  # other users of this machine share loopback
+        http = CHECKED_PROTOCOL if token is None else GUARDED_PROTOCOL  # loopback: refuse other users of this machine
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on", http=http))
         output.write(address)
         output.notify("press Ctrl-C to stop")
@@ -103,48 +106,46 @@ def _serve(runs: Sequence[RunFiles], args: argparse.Namespace) -> int:
 
 
 def _write_pages(runs: Sequence[RunFiles], folder: Path, row_filter: str) -> int:
-    """Write the pages of --export."""
+    """Write the pages of --export and return the exit status."""
     from nemo_gym.view.export import export_bundle
 
     def show_progress(done: int, total: int) -> None:
         output.show_status(f"{done}/{total}" if done < total else "")
 
-    count = export_bundle(_build_indexes(runs), folder, filter_text=row_filter, on_progress=show_progress)
+    count = export_bundle(_build_databases(runs), folder, filter_text=row_filter, on_progress=show_progress)
     output.write(f"{count} rollouts in {folder / 'index.html'}")
     return 0
 
 
 def _print_table(runs: Sequence[RunFiles], row_filter: str, args: argparse.Namespace) -> int:
-    """Print the summary and the rollouts of each run."""
+    """Print the summary and the matching rollouts of each run; return the exit status."""
     from nemo_gym.view import terminal
     from nemo_gym.view.summary import summarize
 
     selection = {"filter_text": row_filter, "words": args.search or "", "count": args.limit}
-    indexes = _build_indexes(runs)
+    databases = _build_databases(runs)
     if args.json:
-        output.write_json([{**summarize(index), "rollouts": index.page(**selection).rows} for index in indexes])
+        output.write_json([{**summarize(run), "rollouts": run.page(**selection).rows} for run in databases])
         return 0
-    for index in indexes:
-        output.write("\n".join([*terminal.overview_lines(index), ""]))
-        output.write_table(list(terminal.table_rows(index, **selection)))
+    for run in databases:
+        output.write("\n".join([*terminal.overview_lines(run), ""]))
+        output.write_table(list(terminal.table_rows(run, **selection)))
     return 0
 
 
-def _print_rollout(runs: Sequence[RunFiles], task: int, repeat: str | None, *, as_json: bool) -> int:
-    """Print one rollout, or every repeat of a task."""
+def _print_rollouts(runs: Sequence[RunFiles], task: int, repeat: str | None, *, as_json: bool) -> int:
+    """Print one repeat of a task, or at most MAX_REPEATS if `repeat` is None, from each run; return the exit status."""
     from nemo_gym.view import terminal
 
     count = 0
-    for index in _build_indexes(runs):
-        repeats = [row["rollout"] for row in index.page(filter_text=f"task == {task}", count=1000).rows]
-        for number in repeats if repeat is None else [int(repeat)]:
-            record = index.record((task, number)) if as_json else None
-            lines = None if as_json else terminal.rollout_lines(index, (task, number))
-            if record is not None:
-                output.write_json(record)
-            if lines is not None:
-                output.write("\n".join(lines))
-            count += record is not None or lines is not None
+    for database in _build_databases(runs):
+        rows = database.page(filter_text=f"task == {task}", count=MAX_REPEATS).rows
+        for number in [row["rollout"] for row in rows] if repeat is None else [int(repeat)]:
+            record, lines = database.record((task, number)), terminal.rollout_lines(database, (task, number))
+            if record is None or lines is None:
+                continue
+            count += 1
+            output.write_json(record) if as_json else output.write("\n".join(lines))
     if not count:
         output.report_error(f"rollout {task}{':' + repeat if repeat else ''} not found in these files")
         return 1

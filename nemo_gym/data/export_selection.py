@@ -187,7 +187,7 @@ def _nothing_scored(index: ScoredRollouts) -> DataError:
     """Build the error for files without a scored rollout."""
     locations = ", ".join(map(str, index.files))
     if not index.left_out:
-        return DataError("the file has no rollouts", where=locations, fix="collect some with gym eval run")
+        return DataError("there are no rollouts here", where=locations, fix="collect some with gym eval run")
     fix = "export the file of the scored rollouts, not the failures; gym eval run --resume retries failed rollouts"
     return DataError(f"no rollout has a reward: {format_counts(index.left_out)}", where=locations, fix=fix)
 

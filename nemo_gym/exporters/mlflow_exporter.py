@@ -35,6 +35,7 @@ DEFAULT_SETTINGS = {
 telemetry and print to the standard output of the command."""
 
 _INVALID_CHARACTER = re.compile(r"[^\w\-. :/]", re.ASCII)
+# MLflow refuses names that are not normal paths: with `//`, `./`, `../` or a final `/`.
 _EMPTY_PATH_PARTS = re.compile(r"(?:^|(?<=/))(?:\.{0,2}/)+|(?:^|/)\.{1,2}$|/+$")
 
 
@@ -64,14 +65,14 @@ class MLflowExporter(BaseExporter):
         except ImportError as error:
             raise self.not_installed(error) from error
         self._client = MlflowClient(tracking_uri=self.config.mlflow_tracking_uri)
-        run = self._client.create_run(self._experiment(), run_name=self.config.mlflow_run_name)
-        self._run: str | None = run.info.run_id
+        run = self._client.create_run(self._experiment_id(), run_name=self.config.mlflow_run_name)
+        self._run_id: str | None = run.info.run_id
         self._tables: list[str] = []
         address = (self.config.mlflow_tracking_uri or "").rstrip("/")
-        self.url = f"{address}/#/experiments/{run.info.experiment_id}/runs/{self._run}"
+        self.url = f"{address}/#/experiments/{run.info.experiment_id}/runs/{self._run_id}"
         self._log_config(global_config)
 
-    def _experiment(self) -> str:
+    def _experiment_id(self) -> str:
         """Return the id of the experiment; create it if it does not exist."""
         from mlflow.exceptions import MlflowException
 
@@ -87,21 +88,23 @@ class MLflowExporter(BaseExporter):
         return str(experiment.experiment_id)
 
     def teardown(self) -> None:
-        run, self._run = self._run, None
-        if run is not None:
-            self._client.set_terminated(run)
+        run_id, self._run_id = self._run_id, None
+        if run_id is not None:
+            self._client.set_terminated(run_id)
 
     def _log_config(self, config: Mapping[str, Any]) -> None:
+        """Log the configuration as a file, and each of its values as a parameter."""
         from mlflow.entities import Param
 
-        self._client.log_dict(self._run, dict(config), CONFIG_FILE)
+        self._client.log_dict(self._run_id, dict(config), CONFIG_FILE)
         leaves = dict(flatten(config))
         names = mlflow_names(leaves)
         parameters = [Param(names[key], elide(_text(value), LONGEST_PARAMETER)) for key, value in leaves.items()]
         for batch in _batches(parameters, PARAMETERS_PER_CALL):
-            self._client.log_batch(self._run, params=batch)
+            self._client.log_batch(self._run_id, params=batch)
 
     def _log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Log finite numbers as metrics and texts as tags."""
         from mlflow.entities import Metric, RunTag
 
         now, names = int(time.time() * 1000), mlflow_names(metrics)
@@ -114,9 +117,9 @@ class MLflowExporter(BaseExporter):
             RunTag(names[key], elide(value, LONGEST_TAG)) for key, value in metrics.items() if isinstance(value, str)
         ]
         for metric_batch in _batches(numbers, METRICS_PER_CALL):
-            self._client.log_batch(self._run, metrics=metric_batch)
+            self._client.log_batch(self._run_id, metrics=metric_batch)
         for tag_batch in _batches(tags, PARAMETERS_PER_CALL):
-            self._client.log_batch(self._run, tags=tag_batch)
+            self._client.log_batch(self._run_id, tags=tag_batch)
 
     def _log_rollouts(self, rollouts: Iterable[Mapping[str, Any]]) -> None:
         """Write a table like `mlflow.log_table`, but line by line: without pandas, and not all rows in memory."""
@@ -126,13 +129,14 @@ class MLflowExporter(BaseExporter):
             path = Path(folder) / name
             with path.open("wb") as table:
                 table.writelines(_table_lines(rollouts))
-            self._client.log_artifact(self._run, str(path))
+            self._client.log_artifact(self._run_id, str(path))
         self._tables.append(name)
         tables = [{"path": table, "type": "table"} for table in self._tables]
-        self._client.set_tag(self._run, TABLES_TAG, json.dumps(tables))  # MLflow searches for this exact spelling
+        self._client.set_tag(self._run_id, TABLES_TAG, json.dumps(tables))  # MLflow searches for this exact spelling
 
 
 def _table_lines(rollouts: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
+    """Yield the JSON of a table with one column, which holds each rollout as a JSON text."""
     yield b'{"columns":["Rollout"],"data":['
     separator = b"\n"
     for rollout in rollouts:
@@ -160,12 +164,12 @@ def elide(text: str, longest: int) -> str:
     """Return `text`; if it has more than `longest` characters, replace its middle by `___`."""
     if len(text) <= longest:
         return text
-    size = longest - len(ELISION)
-    return text[: size - size // 2] + ELISION + text[len(text) - size // 2 :]
+    kept = longest - len(ELISION)
+    return text[: kept - kept // 2] + ELISION + text[len(text) - kept // 2 :]
 
 
 def mlflow_names(names: Iterable[str]) -> dict[str, str]:
-    """Return a unique MLflow name for each name; a name that occurs again gets a number."""
+    """Map each name to an MLflow name; if two names have the same MLflow name, the second gets a number."""
     used: set[str] = set()
     chosen: dict[str, str] = {}
     for name in names:
@@ -181,7 +185,7 @@ def mlflow_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted path and value of every leaf; list items that are mappings are addressed by their index."""
+    """Yield the dotted path and value of every leaf; the items of a list with mappings have their index in the path."""
     for key, value in tree.items():
         path = f"{prefix}{key}"
         children = value

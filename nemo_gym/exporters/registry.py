@@ -48,7 +48,7 @@ def get_exporters() -> list[BaseExporter]:
 
 
 def setup_exporters(global_config_dict: Mapping[str, Any]) -> list[BaseExporter]:
-    """Open every exporter whose configuration is complete; they are closed at the latest when the process exits.
+    """Open every exporter whose configuration is complete, and return the open ones; they are closed at exit.
 
     Exporters that are already open are closed first. This may block for as long as the trackers' timeouts: in an event
     loop, call it on a thread.
@@ -77,7 +77,7 @@ def setup_exporters(global_config_dict: Mapping[str, Any]) -> list[BaseExporter]
 
 
 def _warn_about_missing_keys(name: str, exporter_class: type[BaseExporter], config: ExporterConfig) -> None:
-    """Warn if a project or run is named but other keys are missing. An address alone may serve another purpose."""
+    """Warn if keys are missing and another one shows that an export is wanted; an address may serve other purposes."""
     values = config.model_dump()
     missing = [key.name for key in exporter_class.keys if key.is_required and values.get(key.name) is None]
     if missing and any(key.implies_export and values.get(key.name) is not None for key in exporter_class.keys):
@@ -103,6 +103,7 @@ def export_metrics(metrics: Mapping[str, Any], step: int | None = None) -> None:
 
 def export_rollouts(rollouts: Iterable[Mapping[str, Any]] | Callable[[], Iterable[Mapping[str, Any]]]) -> None:
     """Send rollouts to every open exporter. If they do not fit in memory, pass a function that iterates over them."""
+    # Each exporter iterates over the rollouts, so an iterator is read into a list.
     source = rollouts if callable(rollouts) or not _open_exporters else list(rollouts)
     for exporter in _open_exporters:
         with _warning_on_error(f"{exporter.name}: rollouts were not exported", exporter):
@@ -110,7 +111,7 @@ def export_rollouts(rollouts: Iterable[Mapping[str, Any]] | Callable[[], Iterabl
 
 
 def without_payloads(rollouts: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield rollouts without trajectories and without the bodies of captured calls, which repeat the conversation."""
+    """Yield rollouts without trajectories and bodies of captured calls: both duplicate the conversation."""
     for rollout in rollouts:
         slim = {key: value for key, value in rollout.items() if key != NG_TRAJECTORY_KEY}
         stored = StoredRollout(rollout)

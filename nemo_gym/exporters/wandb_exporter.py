@@ -72,6 +72,7 @@ class WandbExporter(BaseExporter):
         self._run.log(dict(metrics), step=step)
 
     def _log_rollouts(self, rollouts: Iterable[Mapping[str, Any]]) -> None:
+        """Log a table of the first rollouts, as many as MAX_ROWS and MAX_CHARACTERS allow."""
         table = self._wandb.Table(columns=[COLUMN], log_mode="IMMUTABLE")
         remaining_characters = MAX_CHARACTERS
         for number, rollout in enumerate(rollouts):

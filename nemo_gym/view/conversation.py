@@ -12,7 +12,9 @@ from nemo_gym.wire.stored_rollout import StoredRollout
 
 LONGEST_TEXT = 20_000
 MAX_JUDGEMENTS = 50
-TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
+PROMPT_TAIL = 50
+GENERATED_IDS = "generation_token_ids"
+TOKEN_FIELDS = ("prompt_token_ids", GENERATED_IDS, "generation_log_probs")
 REQUEST, RESPONSE = "asked", "came"
 """The two sides of a conversation, by the names that the page's JavaScript uses."""
 IMAGE_PREFIXES = ("data:image/png;base64,", "data:image/jpeg;base64,", "data:image/webp;base64,")
@@ -24,6 +26,7 @@ _KINDS = {
     "message": "message",
     None: "message",
 }
+"""Type of an item -> kind of its event."""
 
 Event = dict[str, Any]
 
@@ -41,12 +44,12 @@ def event_text(record: Mapping[str, Any], number: int, start: int = 0, count: in
 
 
 def event_tokens(record: Mapping[str, Any], number: int, start: int = 0, count: int = 2000) -> dict[str, Any]:
-    """Return the token ids and log-probabilities of an event, and how many there are; empty if none were recorded."""
+    """Return `count` generated tokens from `start` on, and the last tokens of the prompt; no tokens if not recorded."""
     item = _item(record, number)
     prompt, generated, log_probs = (_list(item.get(name)) for name in TOKEN_FIELDS)
     return {
         "prompt_count": len(prompt),
-        "prompt_tail": prompt[-50:],
+        "prompt_tail": prompt[-PROMPT_TAIL:],
         "count": len(generated),
         "ids": generated[start : start + count],
         "log_probs": log_probs[start : start + count],
@@ -69,7 +72,7 @@ def read_timings(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def read_judgements(record: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the requests to judges, their answers and their verdicts."""
+    """Return request, answer and verdict of judge calls, from the lists in fields whose name contains `judge`."""
     entries = [entry for name, value in record.items() if "judge" in name for entry in _list(value)]
     return [
         {
@@ -93,6 +96,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _item(record: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Return the item of an event; an empty message if there is no such event."""
     items = list(_items(record))
     return items[number][1] if 0 <= number < len(items) else {"content": ""}
 
@@ -133,8 +137,8 @@ def _event(number: int, side: str, item: dict[str, Any]) -> Event:
     images = list(_images(item.get("content")))
     if images:
         event["images"] = images
-    if isinstance(item.get(TOKEN_FIELDS[1]), list):
-        event["tokens"] = len(item[TOKEN_FIELDS[1]])
+    if isinstance(item.get(GENERATED_IDS), list):
+        event["tokens"] = len(item[GENERATED_IDS])
     return event
 
 

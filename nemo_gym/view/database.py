@@ -1,7 +1,9 @@
 """A SQLite database of a run's rollouts for the viewer: built once, extended as the files grow.
 
-It is stored in the user's cache folder, so that viewing a run does not change its folder. Numbers are in one table,
-longer texts in another, and words in a full-text index, so that each query reads as little as possible.
+It is stored in the user's cache folder, so that viewing a run does not change its folder. Numbers are in the table
+`rollouts`, longer texts in `cells`, and words in a full-text index, so that each query reads as little as possible.
+Each line of the output (file 0) and of the failures (file 1) is a row of both tables. A failure is not current if the
+rollout was scored, or failed again later.
 """
 
 import hashlib
@@ -25,6 +27,7 @@ from nemo_gym.view.table_row import TEXT_COLUMNS, TableRow, build_table_row, rew
 from nemo_gym.wire.stored_rollout import RolloutId
 
 FORMAT = 6
+"""Version of the schema; a database with another one is built again."""
 BATCH = 4000
 HEAD_BYTES = 4096
 UNREADABLE_LINE = "unreadable line"
@@ -69,8 +72,8 @@ class RunDatabase:
 
     def grow(self) -> bool:
         """Add a batch of new lines of each file; return whether there may be more. Incomplete last lines are left."""
-        has_output, has_failures = (self._add_lines(number, path) for number, path in enumerate(self.files))
-        return has_output or has_failures
+        added_output, added_failures = (self._add_lines(number, path) for number, path in enumerate(self.files))
+        return added_output or added_failures
 
     def build(self) -> None:
         """Add all lines of the files."""
@@ -106,12 +109,12 @@ class RunDatabase:
             return ResultPage(total, _read_rows(database, ids))
 
     def row(self, rollout_id: RolloutId) -> dict[str, Any]:
-        """Return the row of a rollout that exists."""
+        """Return the table row of a rollout, which must exist."""
         task, repeat = rollout_id
         return self.page(filter_text=f"task == {task} and repeat == {repeat}", count=1).rows[0]
 
     def tasks(self, *, filter_text: str = "", words: str = "", start: int = 0, count: int = 100) -> ResultPage:
-        """Return one page of tasks with their matching rollouts; raises FilterError for an invalid filter."""
+        """Return one page of the tasks that have matching rollouts, with these; raises FilterError for a bad filter."""
         condition = _condition(filter_text, words)
         source = _from_clause(condition)
         with self.connection() as database:
@@ -119,10 +122,9 @@ class RunDatabase:
             query = f"SELECT r.task, avg(r.reward) {source} GROUP BY r.task ORDER BY r.task LIMIT ? OFFSET ?"
             means = database.execute(query, (*condition.values, count, start)).fetchall()
             rows = []
+            columns = "r.id, r.rollout, r.reward, r.outcome, r.kind"
+            query = f"SELECT {columns} {source} AND r.task = ? ORDER BY r.rollout"
             for task, mean in means:
-                query = (
-                    f"SELECT r.id, r.rollout, r.reward, r.outcome, r.kind {source} AND r.task = ? ORDER BY r.rollout"
-                )
                 repeats = database.execute(query, (*condition.values, task)).fetchall()
                 question = database.execute("SELECT question FROM cells WHERE id = ?", repeats[0][:1]).fetchone()[0]
                 names = ("rollout", "reward", "outcome", "kind")
@@ -160,13 +162,13 @@ class RunDatabase:
         return record if record is not None else {UNREADABLE_LINE: line.decode("utf-8", errors="replace")}
 
     def cached_value(self, name: str) -> Any:
-        """Return the value that `cache_value` stored under this name, or None."""
+        """Return the value that `cache_value` stored last, if it was under this name; otherwise None."""
         with self.connection() as database:
             stored_name, value = json.loads(_meta(database, "cached") or "[null, null]")
         return value if stored_name == name else None
 
     def cache_value(self, name: str, value: Any) -> None:
-        """Store one value that is slow to compute. Only one value is stored: it replaces the previous one."""
+        """Store a value that is slow to compute. It replaces the previous one, whatever its name."""
         with self.connection() as database:
             _set_meta(database, "cached", json.dumps([name, value]))
             database.commit()
@@ -263,7 +265,7 @@ def _read_rows(database: sqlite3.Connection, ids: Sequence[int]) -> list[dict[st
 
 
 def _mark_superseded_failures(database: sqlite3.Connection) -> None:
-    """Mark failures as not current if the rollout was scored or failed again later."""
+    """Mark failures as not current if the rollout was scored, or failed again later."""
     database.execute(
         """UPDATE rollouts SET current = 0 WHERE file = 1 AND current AND EXISTS (
             SELECT 1 FROM rollouts later WHERE later.task = rollouts.task AND later.rollout = rollouts.rollout
@@ -297,12 +299,13 @@ def _set_meta(database: sqlite3.Connection, name: str, value: str) -> None:
 
 
 def _file_head(path: Path, done: int) -> str:
-    """Return a hash of the beginning of a file, which stays the same while lines are only appended."""
+    """Return the size and hash of the beginning of a file, of which `done` bytes were added to the database."""
     with path.open("rb") as file:
         return f"{min(done, HEAD_BYTES)} {hashlib.sha256(file.read(min(done, HEAD_BYTES))).hexdigest()}"
 
 
 def _has_same_head(path: Path, head: str, done: int) -> bool:
+    """Return whether a file still begins as when its first `done` bytes were added to the database."""
     if not done:
         return True
     return path.exists() and path.stat().st_size >= done and _file_head(path, done) == head

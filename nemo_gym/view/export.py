@@ -31,7 +31,7 @@ def export_bundle(
     filter_text: str = "",
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> int:
-    """Write the bundle and return its number of rollouts; `on_progress` receives the numbers done and in total.
+    """Write the bundle and return its number of rollouts; `on_progress` receives the number written and the total.
 
     Raises:
         TooMuchToExport: more than `MAX_ROLLOUTS` rollouts match the filter.
@@ -39,10 +39,8 @@ def export_bundle(
     """
     total = sum(run.page(filter_text=filter_text, count=0).total for run in runs)
     if total > MAX_ROLLOUTS:
-        raise TooMuchToExport(
-            f"{total} rollouts are too many for a bundle ({MAX_ROLLOUTS} at most)",
-            fix='select fewer: --where "reward < 1"',
-        )
+        problem = f"{total} rollouts are too many for a bundle ({MAX_ROLLOUTS} at most)"
+        raise TooMuchToExport(problem, fix='select fewer: --where "reward < 1"')
     folder.mkdir(parents=True, exist_ok=True)
     for name, _ in PAGE_FILES.values():
         (folder / name).write_bytes(files("nemo_gym.view").joinpath("static", name).read_bytes())
@@ -63,13 +61,13 @@ def export_bundle(
 
 
 def _rollout_data(run: RunDatabase, row: dict[str, Any]) -> dict[str, Any]:
-    """Return the whole content of a rollout's page, including long texts and tokens."""
+    """Return the content of a rollout's page, and what the server sends on request: more text, tokens, the record."""
     record = run.record((row["task"], row["rollout"])) or {}
     total, events = read_events(record)
     long_events = [event["number"] for event in events if event["length"] > LONGEST_TEXT]
     return {
         **rollout_page(record, row, events, total),
-        "attempts": 1,
+        "attempts": 1,  # earlier attempts are not exported
         "texts": {str(number): event_text(record, number, LONGEST_TEXT, 10 * LONGEST_TEXT) for number in long_events},
         "tokens": {
             str(event["number"]): event_tokens(record, event["number"]) for event in events if event.get("tokens")

@@ -60,7 +60,7 @@ def parse_filter(expression: str) -> Condition:
     """Return the condition of a filter; an empty filter matches all rollouts.
 
     Raises:
-        FilterError: the filter is invalid; the message has the reason and an example.
+        FilterError: the filter is invalid; the message gives the reason.
     """
     text = expression.strip()
     if not text:
@@ -71,9 +71,8 @@ def parse_filter(expression: str) -> Condition:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise FilterError(
-            f"cannot read {text!r}: {reason}", fix='for example: reward < 1 and outcome == "scored"'
-        ) from None
+        example = 'for example: reward < 1 and outcome == "scored"'
+        raise FilterError(f"cannot read {text!r}: {reason}", fix=example) from None
     if sum(1 for _ in ast.walk(tree)) > MAX_NODES:
         raise FilterError("this filter is too long")
     return _translate(tree.body)
@@ -86,7 +85,7 @@ def full_text_query(words: str) -> str | None:
 
 
 def _translate(node: ast.expr) -> Condition:
-    """Translate a comparison, or comparisons joined by and, or and not."""
+    """Translate a comparison, or several with the operators `and`, `or` and `not`."""
     if isinstance(node, ast.BoolOp):
         parts = [_translate(value) for value in node.values]
         joined = (" AND " if isinstance(node.op, ast.And) else " OR ").join(part.sql for part in parts)
@@ -105,14 +104,14 @@ def _comparison(node: ast.Compare) -> Condition:
     sides = [node.left, *node.comparators]
     for left, operator, right in zip(sides, node.ops, sides[1:], strict=False):
         first, second = _operand(left), _operand(right)
-        if isinstance(operator, ast.In | ast.NotIn):
+        if isinstance(operator, ast.In | ast.NotIn):  # upper and lower case are the same
             sql = f"instr(lower({second.sql}), lower({first.sql})) {'>' if isinstance(operator, ast.In) else '='} 0"
             values += [*second.values, *first.values]
         elif type(operator) in COMPARISONS:
             sql = f"{first.sql} {COMPARISONS[type(operator)]} {second.sql}"
             values += [*first.values, *second.values]
         else:
-            raise FilterError("only < <= > >= == != and in can be used")
+            raise FilterError("only < <= > >= == !=, in and not in can be used")
         pieces.append(sql)
     return Condition(f"({' AND '.join(pieces)})", tuple(values))
 
@@ -129,7 +128,7 @@ def _operand(node: ast.expr) -> Condition:
         return Condition(f"-{inner.sql}", inner.values)
     if isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, str | int | float)):
         value = int(node.value) if isinstance(node.value, bool) else node.value
-        if isinstance(value, int) and abs(value) >= 2**63:
+        if isinstance(value, int) and abs(value) >= 2**63:  # SQLite has integers of 64 bits and text in UTF-8
             raise FilterError(f"{value} is too large")
         if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
             raise FilterError(f"{value!r} is not a valid text")

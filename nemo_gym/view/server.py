@@ -95,7 +95,7 @@ def view_app(runs: Sequence[RunDatabase], *, token: str | None = None, hosts: fr
 
 
 class AccessCheck:
-    """Middleware that rejects forbidden requests with status 403 and adds security headers to responses."""
+    """Middleware that rejects forbidden requests (403) and too large numbers (400) and adds security headers."""
 
     def __init__(self, app: ASGIApp, *, token: str | None, hosts: frozenset[str]) -> None:
         self._app = app
@@ -120,7 +120,7 @@ class AccessCheck:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(HEADERS)
-                if self._token and query_token:
+                if self._token and query_token:  # the page's further requests have the cookie instead
                     headers.append("Set-Cookie", f"{TOKEN_COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/")
             await send(message)
 
@@ -173,12 +173,11 @@ class Pages:
         return JsonResponse({"total": page.total, "rows": page.rows})
 
     def tasks(self, request: Request) -> Response:
-        query = request.query_params
-        page = self._run(request).tasks(**_filter(query), start=_start(request))
+        page = self._run(request).tasks(**_filter(request.query_params), start=_start(request))
         return JsonResponse({"total": page.total, "rows": page.rows})
 
     def rollout(self, request: Request) -> Response:
-        """Return the content of a rollout's page and the keys of its neighbours in the table."""
+        """Return the content of a rollout's page, and the ids of the previous, next and next failed rollout."""
         run, rollout_id, record = self._run(request), _rollout_id(request), self._record(request)
         count = min(_whole_number(request.query_params.get("count"), 200), MAX_ROWS)
         total, events = read_events(record, _start(request), count)
@@ -261,12 +260,13 @@ async def _bad_filter(_: Request, error: Exception) -> Response:
 
 
 def _is_too_large(digits: str) -> bool:
-    """Return whether a number is too large for the database, which has integers of 64 bits."""
+    """Return whether a number is too large for the database, which has integers of 64 bits (at most MAX_DIGITS)."""
     significant = digits.lstrip("0")
     return len(significant) > MAX_DIGITS or int(significant or 0) >= 2**63
 
 
 def _host(netloc: str) -> str:
+    """Return `host:port` without the port; an IPv6 address keeps its brackets."""
     return netloc.rsplit(":", 1)[0] if not netloc.endswith("]") else netloc
 
 

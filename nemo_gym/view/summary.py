@@ -60,7 +60,7 @@ def _compute_statistics(run: RunDatabase) -> dict[str, Any]:
 
 
 def compare_runs(first: RunDatabase, second: RunDatabase, count: int = 200) -> dict[str, Any]:
-    """Compare the mean rewards of the tasks of two runs; `count` tasks are listed, the largest difference first."""
+    """Compare the mean rewards of tasks that both runs scored; list `count` tasks, the largest difference first."""
     with first.connection() as database:
         database.execute("ATTACH DATABASE ? AS other", (str(second.path),))
         means = (
@@ -71,17 +71,16 @@ def compare_runs(first: RunDatabase, second: RunDatabase, count: int = 200) -> d
             f" JOIN ({means.format('other.rollouts')}) b USING (task)"
         )
         pairs = database.execute(query).fetchall()
+    differences = [second_mean - first_mean for _, first_mean, second_mean, *_ in pairs]
     differing = sorted((pair for pair in pairs if pair[1] != pair[2]), key=lambda pair: -abs(pair[2] - pair[1]))
+    names = ("task", "first", "second", "first_n", "second_n")
     return {
         "tasks": len(pairs),
-        "better": sum(pair[2] > pair[1] for pair in pairs),
-        "worse": sum(pair[2] < pair[1] for pair in pairs),
-        "mean_difference": sum(pair[2] - pair[1] for pair in pairs) / len(pairs) if pairs else None,
-        "half_width_95": _paired_half_width([pair[2] - pair[1] for pair in pairs]),
-        "rows": [
-            {"task": task, "first": one, "second": two, "first_n": n, "second_n": m}
-            for task, one, two, n, m in differing[:count]
-        ],
+        "better": sum(difference > 0 for difference in differences),
+        "worse": sum(difference < 0 for difference in differences),
+        "mean_difference": sum(differences) / len(differences) if differences else None,
+        "half_width_95": _paired_half_width(differences),
+        "rows": [dict(zip(names, pair, strict=True)) for pair in differing[:count]],
     }
 
 
@@ -122,7 +121,7 @@ def _histogram(database: sqlite3.Connection) -> dict[str, Any]:
 
 
 def _pass_at_k(groups: Sequence[Group]) -> list[dict[str, float]]:
-    """Return the probability that one of k rollouts of a task is solved (reward 1 or more), averaged over tasks."""
+    """Return for each k the mean chance, over tasks with k rollouts, that one of k is solved (reward 1 or more)."""
     points = []
     for k in range(1, min(max((n for n, *_ in groups), default=0), MAX_K) + 1):
         usable = [(n, solved, weight) for n, solved, _, weight in groups if n >= k]
@@ -137,15 +136,15 @@ def _totals(database: sqlite3.Connection) -> dict[str, Any]:
     names = ("tokens_in", "tokens_out", "turns", "tool_calls")
     columns = ", ".join(f"sum({name}), avg({name}), max({name})" for name in names)
     values = database.execute(f"SELECT {columns} FROM rollouts WHERE current").fetchone()
-    triples = zip(*[iter(values)] * 3, strict=True)
-    return {
-        name: dict(zip(("sum", "mean", "max"), triple, strict=True))
-        for name, triple in zip(names, triples, strict=True)
-    }
+    keys = ("sum", "mean", "max")
+    return {name: dict(zip(keys, values[3 * i : 3 * i + 3], strict=True)) for i, name in enumerate(names)}
 
 
 def _latency(database: sqlite3.Connection) -> list[dict[str, Any]]:
-    """Return mean, quantiles, maximum and fraction of the measured time (`share`) of each phase."""
+    """Return mean, quantiles and maximum of the seconds of the whole rollout (`all`) and of each measured phase.
+
+    `share` is the fraction of the time of all phases.
+    """
     columns = [("all", "seconds"), *((phase, f"seconds_{phase}") for phase in PHASES)]
     aggregates = ", ".join(f"count({column}), sum({column}), max({column})" for _, column in columns)
     values = database.execute(f"SELECT {aggregates} FROM rollouts WHERE current").fetchone()
@@ -170,12 +169,14 @@ def _quantile(database: sqlite3.Connection, column: str, count: int, q: float) -
 
 
 def _paired_half_width(differences: list[float]) -> float | None:
+    """Return half the width of the 95 % interval of the mean difference; None for fewer than two differences."""
     deviation = sample_std(differences)
     n = len(differences)
     return None if deviation is None else t95(n - 1) * deviation / math.sqrt(n)
 
 
 def _read_side_file(path: Path) -> Any:
+    """Return the content of a JSON file; None if it is missing, too large or not JSON."""
     try:
         return orjson.loads(path.read_bytes()) if path.stat().st_size <= MAX_SIDE_FILE_BYTES else None
     except (OSError, orjson.JSONDecodeError):

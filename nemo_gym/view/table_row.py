@@ -8,6 +8,7 @@ from nemo_gym.keys import ATTEMPT_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_I
 from nemo_gym.wire.stored_rollout import LIMIT_CLASS, REWARD_KEY, StoredRollout, finite_float
 
 SCORED, FAILED, LIMIT = "scored", "failed", LIMIT_CLASS
+# Fields in which verifiers store the expected answer, the extracted answer and the rule: the first one counts.
 EXPECTED_NAMES = ("expected_answer", "expected", "answer", "ground_truth", "target", "label")
 EXTRACTED_NAMES = ("extracted_answer", "extracted", "model_answer", "predicted_answer", "prediction", "parsed_answer")
 RULE_NAMES = ("extraction_rule", "rule", "verdict_rule")
@@ -29,7 +30,9 @@ class TableRow:
     attempt: int
     outcome: str
     kind: str
+    """Kind of failure, or the limit that was reached; empty if the rollout was scored."""
     whom: str
+    """The server that failed."""
     message: str
     agent: str
     reward: float | None
@@ -84,7 +87,7 @@ def build_table_row(record: Mapping[str, Any], number: int) -> TableRow:
 
 
 def reward_components(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers that the verifier stored in addition to the reward."""
+    """Return the numbers that the verifier stored beside the reward, also those inside of fields such as `rewards`."""
     components: dict[str, float] = {}
     for name, value in record.items():
         if name.startswith("_ng_") or name in NOT_COMPONENTS:
@@ -120,6 +123,7 @@ def _count_turns(output: list[Any]) -> int:
 
 
 def _last_message(items: Any, role: str) -> str:
+    """Return the beginning of the last message of a role that has text; empty if no message has."""
     for item in map(_mapping, reversed(items if isinstance(items, list) else [])):
         if item.get("role") == role and (text := content_text(item.get("content"))):
             return _cut(text)

@@ -25,8 +25,8 @@ def overview_lines(run: RunDatabase) -> Iterator[str]:
     reward = summary["reward"]
     yield f"{summary['name']}  ({summary['path']})"
     if reward["mean"] is not None:
-        half = f" ± {reward['half_width_95']:.4f} (95 %)" if reward["half_width_95"] is not None else ""
-        yield f"mean reward  {reward['mean']:.4f}{half}, n = {reward['n']} over {reward['tasks']} tasks"
+        interval = f" ± {reward['half_width_95']:.4f} (95 %)" if reward["half_width_95"] is not None else ""
+        yield f"mean reward  {reward['mean']:.4f}{interval}, n = {reward['n']} over {reward['tasks']} tasks"
     for entry in summary["outcomes"]:
         kind = f": {escape_terminal_codes(entry['kind'])}" if entry["kind"] else ""
         yield f"{entry['count']:>9}  {entry['outcome']}{kind}"
@@ -39,7 +39,7 @@ def overview_lines(run: RunDatabase) -> Iterator[str]:
 
 
 def table_rows(run: RunDatabase, *, filter_text: str = "", words: str = "", count: int = 50) -> Iterator[list[str]]:
-    """Yield the table: the header, one row per rollout, and the number of rollouts that are not listed."""
+    """Yield the table: the header, at most `count` rollouts, and the number of rollouts that are not listed."""
     page = run.page(filter_text=filter_text, words=words, count=count)
     yield ["task", "repeat", "outcome", "reward", "turns", "tokens", "extracted", "expected"]
     for row in page.rows:

@@ -313,7 +313,7 @@ def test_rollouts_without_numbers_are_grouped_by_their_request(write_rollouts: A
 @pytest.mark.parametrize(
     ("rollouts", "kind", "options", "message"),
     [
-        ([], "sft", {}, "the file has no rollouts"),
+        ([], "sft", {}, "there are no rollouts here"),
         ([rollout(0, 0, 1.0, _ng_failure_class="timeout")], "sft", {}, "no rollout has a reward: 1 failed"),
         ([rollout(0, 0, 0.0)], "sft", {}, r"no rollout has a reward above 0 \(1 scored rollouts of 1 task; the best"),
         (SEVERAL, "sft", {"min_reward": 2.0}, "of at least 2 .*the best reward is 1"),

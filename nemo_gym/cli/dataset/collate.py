@@ -24,18 +24,18 @@ METRICS_STATES = {"new": "written", "same": "unchanged", "completed": "completed
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_config_arguments(parser)
-    rows = options.FlagGroup(parser, "datasets")
+    datasets = options.FlagGroup(parser, "datasets")
     mode_help = "use train, validation and benchmark data, or the example rows only"
-    rows.choice("--mode", ("train_preparation", "example_validation"), mode_help)
-    rows.text("--output-dir", "DIR", "folder for the collated rows and their metrics", "output_dirpath")
-    rows.switch("--download", "download datasets whose files are missing", "should_download")
-    rows.choice("--data-source", ("huggingface", "gitlab"), "registry to use for datasets that are in both")
-    rows.integer("--max-errors", "stop after N rows that are not valid")
+    datasets.choice("--mode", ("train_preparation", "example_validation"), mode_help)
+    datasets.text("--output-dir", "DIR", "folder for the collated rows and their metrics", "output_dirpath")
+    datasets.switch("--download", "download datasets whose files are missing", "should_download")
+    datasets.choice("--data-source", ("huggingface", "gitlab"), "registry to use for datasets that are in both")
+    datasets.integer("--max-errors", "stop after N rows that are not valid")
     overwrite_help = "replace metrics files that differ from the new metrics"
-    rows.switch("--overwrite-metrics", overwrite_help, "overwrite_metrics_conflicts")
-    rows.text("--plot", "FILE", "plot input lengths and turns to a .png or .svg file")
-    rows.integer("--processes", "number of processes (default: depends on data and cores)", "num_processes")
-    rows.json()
+    datasets.switch("--overwrite-metrics", overwrite_help, "overwrite_metrics_conflicts")
+    datasets.text("--plot", "FILE", "plot input lengths and turns to a .png or .svg file")
+    datasets.integer("--processes", "number of processes (default: depends on data and cores)", "num_processes")
+    datasets.json()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,7 +71,7 @@ def _error_as_dict(error: RowsRefused | MetricsConflict) -> dict[str, Any]:
     if isinstance(error, MetricsConflict):
         conflicts = [
             {"metrics_path": str(s.metrics_path), "conflict_path": str(s.conflict_path), "differences": [*differences]}
-            for s, differences in error.conflicts
+            for s, differences in error.conflicts  # s: the source of a dataset
         ]
         return {"valid": False, "conflicts": conflicts}
     files = [

@@ -51,10 +51,10 @@ def run(args: argparse.Namespace) -> int:
     config = options.resolve_config(args, needs_model=False).config
     settings = options.load_options(ExportDatasetConfig, config, args)
     files = [Path(path).expanduser() for path in settings.rollouts_jsonl_fpath]
-    runs = {path: run_id for path in files if (run_id := _read_run_id(path))}
-    inputs = {path: rows for path in files if (rows := materialized_path_for(path)).is_file()}
+    run_ids = {path: run_id for path in files if (run_id := _read_run_id(path))}
+    inputs = {path: inputs_path for path in files if (inputs_path := materialized_path_for(path)).is_file()}
     with output.transfer_meter("reading") as meter:
-        exported = export(settings, runs=runs, inputs=inputs, meter=meter)
+        exported = export(settings, runs=run_ids, inputs=inputs, meter=meter)
     facts = {
         "format": exported.format,
         "output": str(exported.path),

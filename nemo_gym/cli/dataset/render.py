@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         return 1
     facts = {"valid": True, "rows": rendered.rows, "output": str(rendered.path), "preview": rendered.preview}
 
-    def print_rows() -> None:
+    def print_text() -> None:
         for number, row in enumerate(rendered.preview, start=1):
             output.write(f"── row {number}")
             for message in row[RESPONSES_CREATE_PARAMS_KEY_NAME]["input"]:
@@ -56,5 +56,5 @@ def run(args: argparse.Namespace) -> int:
             output.write("")
         output.write(f"{rendered.path}  {row_count_text(rendered.rows)}")
 
-    output.write_result(facts, print_rows, as_json=args.json)
+    output.write_result(facts, print_text, as_json=args.json)
     return 0

@@ -17,9 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if not (PARENT_DIR / "tests").is_dir():
-        output.report_error(
-            f"there are no tests in {PARENT_DIR}: this needs a clone of the repository, not an installed package"
-        )
+        output.report_error(f"there are no tests in {PARENT_DIR}, which is not a clone of the repository")
         return 1
     command = [sys.executable, "-m", "pytest", "--cov=.", "--durations=10", *args.words, *args.overrides]
     return subprocess.run(command, cwd=PARENT_DIR, check=False).returncode

@@ -15,6 +15,7 @@ from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
 from nemo_gym.config.search_roots import component_search_roots
 from nemo_gym.errors import ConfigError
+from nemo_gym.keys import RESOURCES
 
 if TYPE_CHECKING:
     from nemo_gym.cli.shared.verifiers import Audit
@@ -25,6 +26,7 @@ HEADINGS = (
     "P50 MS", "",
 )  # fmt: skip
 COUNTS = ("rows", "cases", "false_positives", "false_negatives", "cheats_paid", "flips", "malformed_rows_accepted")
+"""Keys of an audit's JSON for the columns from ROWS to MALFORMED."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,39 +45,39 @@ def run(args: argparse.Namespace) -> int:
     from nemo_gym.cli.shared.verifiers import run_audits
     from nemo_gym.launch.venv import VenvSettings
 
-    args.overrides[:0] = [word for word in args.name if options.is_override(word)]
+    names = options.take_names(args)
     settings = VenvSettings.from_config(options.resolve_config(args).config)
-    suites = _choose_suites([word for word in args.name if not options.is_override(word)], every=args.all)
+    servers = _choose_servers(names, every=args.all)
     if args.rows is not None and args.rows < 0:
         raise options.UsageError(f"{args.rows} is not a number of rows", where="--rows", fix="0 or more")
-    audits = run_audits(suites, settings, rows=args.rows, seed=args.seed)
-    for suite in suites if args.update_readme else ():
-        audit = audits[suite.name]
-        if isinstance(audit, AuditResult) and update_readme(suite.folder / "README.md", audit):
-            output.notify(f"updated {suite.label}/README.md")
+    audits = run_audits(servers, settings, rows=args.rows, seed=args.seed)
+    for server in servers if args.update_readme else ():
+        audit = audits[server.name]
+        if isinstance(audit, AuditResult) and update_readme(server.folder / "README.md", audit):
+            output.notify(f"updated {server.label}/README.md")
     _print_audits(audits, as_json=args.json)
     return int(not all(audit.is_clean for audit in audits.values()))
 
 
-def _choose_suites(names: Sequence[str], *, every: bool) -> list[FolderTests]:
-    """Return the server folders called `names`, or with `every` those of all resources servers with an audit.py."""
-    from nemo_gym.cli.shared.verifiers import SERVER_TYPE, has_audit
+def _choose_servers(names: Sequence[str], *, every: bool) -> list[FolderTests]:
+    """Return the resources servers called `names`, or with `every` all that have an audit.py."""
+    from nemo_gym.cli.shared.verifiers import has_audit
     from nemo_gym.launch.folder_tests import find_folder_tests, folder_tests_of
 
     roots = component_search_roots()
     if every == bool(names):
         raise options.UsageError("needs either NAMEs or --all", where="gym env audit", fix="gym env audit mcqa")
     if not every:
-        folder_names = [name.removeprefix(f"{SERVER_TYPE}/").strip("/") for name in names]
-        return [folder_tests_of(f"{SERVER_TYPE}/{name}", roots) for name in folder_names]
-    suites = [suite for suite in find_folder_tests(roots, documented=False) if has_audit(suite)]
-    if not suites:
+        folder_names = [name.removeprefix(f"{RESOURCES}/").strip("/") for name in names]
+        return [folder_tests_of(f"{RESOURCES}/{name}", roots) for name in folder_names]
+    servers = [server for server in find_folder_tests(roots, documented=False) if has_audit(server)]
+    if not servers:
         raise ConfigError("no resources server has an audit.py", where=", ".join(map(str, roots)))
-    return suites
+    return servers
 
 
 def _print_audits(audits: Mapping[str, Audit], *, as_json: bool) -> None:
-    """Print one line for each server, then its findings."""
+    """Print a table with a line for each server, then the findings of each; or everything as JSON."""
     from nemo_gym.authoring.audit_result import AuditResult
     from nemo_gym.cli.shared.verifiers import print_findings
 

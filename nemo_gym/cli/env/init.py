@@ -92,17 +92,16 @@ def _reused_verifier(args: argparse.Namespace) -> ReusedVerifier | None:
     """Return the verifier of --reuse-verifier with its rewards; raise UsageError if the flags do not fit together."""
     from nemo_gym.authoring.scaffold import ReusedVerifier
 
-    facts = (args.reward_range, args.higher_is_better)
+    reward_flags = (args.reward_range, args.higher_is_better)
     if args.reuse_verifier is None:
-        if facts != (None, None):
+        if reward_flags != (None, None):
             flags = "--reward-range, --higher-is-better, --lower-is-better"
             raise options.UsageError("these flags describe a reused verifier", where=flags, fix="--reuse-verifier NAME")
         return None
-    if None in facts:
+    if None in reward_flags:
         fix = "add --reward-range LOW HIGH --higher-is-better"
         raise options.UsageError("the rewards of this verifier must be described", where="--reuse-verifier", fix=fix)
     low, high = args.reward_range
     if not low < high:
-        flag = "--reward-range"
-        raise options.UsageError(f"{low:g} is not below {high:g}", where=flag, fix=f"{flag} LOW HIGH")
+        raise options.UsageError(f"{low:g} is not below {high:g}", where="--reward-range", fix="name the lower first")
     return ReusedVerifier(args.reuse_verifier, (low, high), args.higher_is_better)

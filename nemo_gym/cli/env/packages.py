@@ -30,27 +30,22 @@ def run(args: argparse.Namespace) -> int:
     config = options.resolve_config(args).config
     if not config.get("entrypoint"):
         raise ConfigError("is missing", where="--resources-server", fix=f"{args.prog} --resources-server NAME")
-    suite, settings = folder_tests_of(config["entrypoint"], component_search_roots()), VenvSettings.from_config(config)
-    environment = server_venv(suite, settings, tests=False)
-    if environment is not None and not is_usable(environment, settings):
+    server, settings = folder_tests_of(config["entrypoint"], component_search_roots()), VenvSettings.from_config(config)
+    venv = server_venv(server, settings, tests=False)
+    if venv is not None and not is_usable(venv, settings):
         raise ConfigError(
-            f"its virtual environment is not built yet ({environment.target})",
-            where=suite.label,
+            f"its virtual environment is not built yet ({venv.target})",
+            where=server.label,
             fix="gym env prefetch, with a configuration that uses the server",
         )
-    form = "json" if args.json else config.get("format")
-    if not form:
-        location = environment.target if environment else f"{sys.prefix} (the server needs no virtual environment)"
-        output.notify(f"{suite.label}: {location}")
-    words = ["pip", "list", "--python", str(environment.python if environment else sys.executable)]
-    words += [f"--format={form}"] if form else []
+    list_format = "json" if args.json else config.get("format")
+    if not list_format:
+        location = venv.target if venv else f"{sys.prefix} (the server needs no virtual environment)"
+        output.notify(f"{server.label}: {location}")
+    words = ["pip", "list", "--python", str(venv.python if venv else sys.executable)]
+    words += [f"--format={list_format}"] if list_format else []
     words += ["--outdated"] if args.outdated or config.get("outdated") else []
-    process = subprocess.run(
-        [str(uv_executable()), *words],
-        env=installer_process_env(settings, os.environ),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    command, env = [str(uv_executable()), *words], installer_process_env(settings, os.environ)
+    process = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=False)
     output.write(process.stdout)
     return process.returncode

@@ -28,21 +28,20 @@ def run(args: argparse.Namespace) -> int:
 
     config = options.resolve_config(args, needs_model=False).config
     GlobalConfigDictParser().raise_on_no_server_instances(config)
-    blocks = as_dict(config)
-    blocks = {name: block for name, block in blocks.items() if not is_placeholder(block)}
+    blocks = {name: block for name, block in as_dict(config).items() if not is_placeholder(block)}
     servers = find_instances(blocks, component_search_roots())
     settings = VenvSettings.from_config(config)
-    environments = merge_equal_venvs(instance_venvs(servers, settings).values())
-    if not environments:
+    venvs = merge_equal_venvs(instance_venvs(servers, settings).values())
+    if not venvs:
         output.write(f"none of the {len(servers)} servers needs a virtual environment")
         return 0
-    existing = {environment.target for environment in environments if is_usable(environment, settings)}
-    failures = asyncio.run(try_build_venvs(environments, settings, ServerLogPrinter(verbose=True)))
+    existing = {venv.target for venv in venvs if is_usable(venv, settings)}
+    failures = asyncio.run(try_build_venvs(venvs, settings, ServerLogPrinter(verbose=True)))
     rows = [("SERVERS", "ENVIRONMENT", "")]
-    for environment in environments:
-        target = environment.target
+    for venv in venvs:
+        target = venv.target
         state = "failed" if failures[target] else "existed already" if target in existing else "built"
-        rows.append((", ".join(dict.fromkeys(environment.servers)), str(target), state))
+        rows.append((", ".join(dict.fromkeys(venv.servers)), str(target), state))
     output.write_table(rows)
     errors = [failure for failure in failures.values() if failure is not None]
     for error in errors:

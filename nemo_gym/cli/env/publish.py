@@ -37,12 +37,12 @@ def run(args: argparse.Namespace) -> int:
     problems = [str(finding) for finding in check_publishable(path, manifest, roots)]
     cases: list[dict[str, Any]] = []
     if manifest.resources_server:
-        suite = folder_tests_of(f"resources_servers/{manifest.resources_server}", roots)
+        server = folder_tests_of(f"resources_servers/{manifest.resources_server}", roots)
         try:
-            cases = run_cases(manifest, suite, VenvSettings.from_config(config), update_expected=False)
+            cases = run_cases(manifest, server, VenvSettings.from_config(config), update_expected=False)
         except VerifierNotRun as error:
             problems.append(str(error))
-        problems += [f"{suite.label}: case '{case['name']}': {case['problem']}" for case in cases if case["problem"]]
+        problems += [f"{server.label}: case '{case['name']}': {case['problem']}" for case in cases if case["problem"]]
     else:
         problems.append(f"{path.name}: names no resources_server, so there is no verifier to test")
     if args.json:
@@ -55,7 +55,6 @@ def run(args: argparse.Namespace) -> int:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         output.notify(f"{manifest.name} is not ready: {count}")
         return 1
-    output.write(
-        f"✓ {manifest.name} {manifest.version} is ready: manifest, rows, licence and {len(cases)} cases passed"
-    )
+    checks = f"manifest, rows, licence and {len(cases)} cases"
+    output.write(f"✓ {manifest.name} {manifest.version} is ready: {checks} passed")
     return 0

@@ -130,11 +130,9 @@ class RunHelper:
         Raises:
             ServersNotRunning: (a RuntimeError) with the names of the servers that ended.
         """
-        run = self._running_run()
-        names = ", ".join(instance.name for instance in run.instances if instance.hosting == "cell")
-        labels = [
-            f"{process} ({names})" if process.startswith("cell ") else process for process in run.lost_processes()
-        ]
+        run = self._started_run()
+        in_cells = ", ".join(instance.name for instance in run.instances if instance.hosting == "cell")
+        labels = [f"{name} ({in_cells})" if name.startswith("cell ") else name for name in run.lost_processes()]
         if labels:
             raise ServersNotRunning("ended and will not be restarted", where=", ".join(labels), fix="read its log")
 
@@ -148,11 +146,11 @@ class RunHelper:
         deadline = time.monotonic() + SPINUP_SECONDS
         while True:
             self.poll()
-            unanswering = [name for name, status in self.check_http_server_statuses() if status != "success"]
-            if not unanswering:
+            silent_servers = [name for name, status in self.check_http_server_statuses() if status != "success"]
+            if not silent_servers:
                 return
             if time.monotonic() > deadline:
-                raise ServerDidNotStart(f"no answer within {SPINUP_SECONDS:g} s", where=", ".join(unanswering))
+                raise ServerDidNotStart(f"no answer within {SPINUP_SECONDS:g} s", where=", ".join(silent_servers))
             time.sleep(PAUSE_SECONDS)
 
     def wait_for_dry_run_spinup(self) -> None:
@@ -164,7 +162,7 @@ class RunHelper:
         Raises:
             ConfigError: endpoints do not answer in time, with their URLs and configuration keys.
         """
-        self._running_run()
+        self._started_run()
         assert self._background is not None
         try:
             self._background.call(self._background.wait_for_endpoints())
@@ -174,7 +172,7 @@ class RunHelper:
 
     def check_http_server_statuses(self) -> list[tuple[str, ServerStatus]]:
         """Return the name of every server and the result of its `GET /`."""
-        run = self._running_run()
+        run = self._started_run()
         head = BaseServerConfig.model_validate(dict(run.config["head_server"]))
         client = ServerClient(head_server_config=head, global_config_dict=run.config)
         return [(instance.name, client.poll_for_status(instance.name)) for instance in run.instances]
@@ -185,8 +183,8 @@ class RunHelper:
             kind = f"{server['server_type']}/{server['name']}"
             logger.info("%s (%s): %s, process %s", server["process_name"], kind, server["url"], server["pid"])
 
-    def _running_run(self) -> Run:
-        """Return the run; raise ServersNotRunning if it is not running."""
+    def _started_run(self) -> Run:
+        """Return the started run; raise ServersNotRunning if it was not started or has ended."""
         if self._run is None or self._background is None or not self._background.alive:
             raise ServersNotRunning("no servers are running", fix="call start() first")
         return self._run

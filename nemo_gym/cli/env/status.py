@@ -66,7 +66,7 @@ def _query_servers(entry: RunEntry) -> list[dict[str, Any]]:
 
 
 def _query_status(server: dict[str, Any]) -> str:
-    """Return the result of `GET /` at a server as one of the words of the status list."""
+    """Return the status of a server, `success` or the kind of error, from its answer to `GET /`."""
     try:
         get_blocking(server["host"], server["port"], "/", timeout=SERVER_TIMEOUT, callee=server["process_name"])
     except TimeoutError:

@@ -72,20 +72,20 @@ def _test_verifier(name: str, args: argparse.Namespace, settings: VenvSettings) 
     path, manifest = find_manifest(name, args.kind, roots)
     if not manifest.resources_server:
         raise ConfigError("names no resources_server, so there is no verifier to test", where=str(path))
-    suite = folder_tests_of(f"resources_servers/{manifest.resources_server}", roots)
-    cases = verifiers.run_cases(manifest, suite, settings, update_expected=args.update_expected)
-    has_audit = verifiers.has_audit(suite) and not args.no_audit
-    audit = verifiers.run_audits([suite], settings)[suite.name] if has_audit else None
-    expected = sum(case["problem"] is None for case in cases)
-    passed = expected == len(cases) and (audit is None or audit.is_clean)
+    server = folder_tests_of(f"resources_servers/{manifest.resources_server}", roots)
+    cases = verifiers.run_cases(manifest, server, settings, update_expected=args.update_expected)
+    is_audited = verifiers.has_audit(server) and not args.no_audit
+    audit = verifiers.run_audits([server], settings)[server.name] if is_audited else None
+    expected_count = sum(case["problem"] is None for case in cases)
+    passed = expected_count == len(cases) and (audit is None or audit.is_clean)
     if args.json:
-        facts = {"name": manifest.name, "kind": manifest.kind, "resources_server": suite.name, "passed": passed}
+        facts = {"name": manifest.name, "kind": manifest.kind, "resources_server": server.name, "passed": passed}
         output.write_json({**facts, "cases": cases, "audit": audit and audit.as_dict()})
     else:
         rows = [("CASE", "KIND", "EXPECTED", "FOUND", "")]
         rows += [(c["name"], c["kind"], str(c["expected"]), str(c["found"]), c["problem"] or "ok") for c in cases]
         output.write_table(rows)
-        output.write(f"{expected} of {len(cases)} as expected")
+        output.write(f"{expected_count} of {len(cases)} as expected")
         if audit is not None:
             output.write(f"audit: {verifiers.summarize_audit(audit)}")
             verifiers.print_findings(audit)
@@ -93,7 +93,7 @@ def _test_verifier(name: str, args: argparse.Namespace, settings: VenvSettings) 
 
 
 def choose_shard(suites: Sequence[FolderTests], config: Mapping[str, Any]) -> list[FolderTests]:
-    """Return every `num_shards`-th suite, starting with number `shard_index`."""
+    """Return the part of the suites to test: every `num_shards`-th one, from number `shard_index` on."""
     shards, index = int(config.get("num_shards") or 1), int(config.get("shard_index") or 0)
     if not 0 <= index < shards:
         raise ConfigError(f"{index} is not one of {shards} shards", where="shard_index", fix=f"0 to {shards - 1}")
@@ -108,31 +108,31 @@ def _run_suites(
     *,
     validate_data: bool,
 ) -> tuple[list[FolderTestResult], dict[str, Audit]]:
-    """Run the tests and audits of server folders; continue with the next folder if an environment cannot be built.
+    """Run the tests and audits of server folders; one whose virtual environment cannot be built is not tested.
 
     Returns the test results, and the audits by label of the folder.
     """
-    from nemo_gym.cli.shared.verifiers import build_environments, has_audit, run_audit
+    from nemo_gym.cli.shared.verifiers import build_server_venvs, has_audit, run_audit
     from nemo_gym.launch.folder_tests import FolderTestResult, run_folder_tests
     from nemo_gym.launch.venv_build import InstallFailed
 
     validate_data = validate_data or bool(config.get("should_validate_data"))
-    environments = build_environments(suites, settings, tests=True)
+    venvs = build_server_venvs(suites, settings, tests=True)
     results: list[FolderTestResult] = []
     audits: dict[str, Audit] = {}
     for suite in suites:
-        environment = environments[suite.label]
-        if isinstance(environment, InstallFailed):
-            output.report_error(str(environment))
-            results.append(FolderTestResult(suite, "not installed", environment.status, 0.0))
+        venv = venvs[suite.label]
+        if isinstance(venv, InstallFailed):
+            output.report_error(str(venv))
+            results.append(FolderTestResult(suite, "not installed", venv.status, 0.0))
             continue
         output.notify(f"testing {suite.label}")
-        results.append(run_folder_tests(suite, environment, validate_data=validate_data, to_stderr=args.json))
+        results.append(run_folder_tests(suite, venv, validate_data=validate_data, to_stderr=args.json))
         if has_audit(suite) and not args.no_audit:
-            audits[suite.label] = run_audit(suite, environment)
-        own_folder = settings.per_server or settings.shared  # elsewhere are environments made by hand
-        if environment and config.get("delete_venvs_after_each_test") and environment.target.is_relative_to(own_folder):
-            shutil.rmtree(environment.target, ignore_errors=True)
+            audits[suite.label] = run_audit(suite, venv)
+        own_folder = settings.per_server or settings.shared  # a virtual environment elsewhere was made by hand
+        if venv and config.get("delete_venvs_after_each_test") and venv.target.is_relative_to(own_folder):
+            shutil.rmtree(venv.target, ignore_errors=True)
     return results, audits
 
 

@@ -47,16 +47,15 @@ def _check_config(args: argparse.Namespace) -> int:
         fix = f"{args.prog} --environment NAME, --config FILE, or NAME alone for its manifest"
         raise options.UsageError("no configuration to check", where=args.prog, fix=fix)
     unchecked: list[str] = []
-    imports_all = getattr(args, "import")
+    imports_all = getattr(args, "import")  # `args.import` is not valid Python
     warnings = check_server_blocks(resolved, component_search_roots(), unchecked=None if imports_all else unchecked)
     for warning in warnings:
         output.warn(warning)
     if unchecked:
         output.notify(f"not imported, so their fields were not checked (--import does): {', '.join(unchecked)}")
     if args.json:
-        output.write_json(
-            {"valid": True, "instances": names, "not_imported": unchecked, "warnings": [*resolved.warnings, *warnings]}
-        )
+        facts = {"valid": True, "instances": names, "not_imported": unchecked}
+        output.write_json({**facts, "warnings": [*resolved.warnings, *warnings]})
     else:
         count = "1 server instance" if len(names) == 1 else f"{len(names)} server instances"
         output.write(f"✓ Config is valid. {count}: {', '.join(names)}")

@@ -53,7 +53,8 @@ def run(args: argparse.Namespace) -> int:
     for path in shards.paths:
         check_planned_rows(materialized_path_for(path))
     target = Path(config.output_jsonl_fpath)
-    is_merging = config.merge_shards and [path.resolve() for path in shards.paths] != [target.resolve()]
+    is_in_place = [path.resolve() for path in shards.paths] == [target.resolve()]
+    is_merging = config.merge_shards and not is_in_place
     gathered = _read_rollouts(shards, args.by, _metrics_filter(resolved.config), indexed=is_merging)
     if is_merging:
         with whole_file(target) as file:
@@ -75,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _find_files(args: argparse.Namespace, config: DictConfig) -> tuple[RolloutAggregationConfig, MergedOutputs]:
-    """Return the options and the files; a single file without an output is its own output."""
+    """Return the options and the input files; if no output is named, a single input file is also the output."""
     from nemo_gym.rollout_collection import RolloutAggregationConfig
     from nemo_gym.rollouts.merged_outputs import MergedOutputs, find_outputs
 
@@ -96,7 +97,7 @@ def _find_files(args: argparse.Namespace, config: DictConfig) -> tuple[RolloutAg
 
 
 def _metrics_filter(config: DictConfig) -> Callable[[str], bool]:
-    """Return a predicate: does a server compute the metrics of an agent? It warns of agents without configuration."""
+    """Return a function that tells whether a server computes custom metrics of an agent; it warns of unknown agents."""
     from nemo_gym.cli.shared.scoring import servers_with_metrics
     from nemo_gym.config.instances import server_instances
 
@@ -118,7 +119,7 @@ def _metrics_filter(config: DictConfig) -> Callable[[str], bool]:
 def _read_rollouts(
     shards: MergedOutputs, field: str | None, has_custom_metrics: Callable[[str], bool], *, indexed: bool
 ) -> RolloutsByAgent:
-    """Read the rollouts and the failures stored next to them."""
+    """Read the rollouts and the failures next to them; with `indexed`, `shards` can sort its lines afterwards."""
     from nemo_gym.journal import read_rows
     from nemo_gym.metrics.aggregate import RolloutRowsError
     from nemo_gym.rollouts.aggregate import RolloutsByAgent, SubsetField
@@ -150,7 +151,7 @@ def _read_rollouts(
 async def _compute_entries(
     gathered: RolloutsByAgent, resolved: ResolvedConfig, verbose: bool
 ) -> tuple[list[Row], dict[str, GymError]]:
-    """Compute one metrics entry per agent, starting the servers this needs; also return the errors of agents."""
+    """Return the metrics entries of agents, and their errors; start the servers that compute custom metrics."""
     from nemo_gym.cli.shared.scoring import keep_servers, servers_with_metrics
     from nemo_gym.rollouts.aggregate import fetch_metrics, metrics_entries
 

@@ -32,12 +32,12 @@ def add_stored_run_arguments(flags: options.FlagGroup) -> None:
 
 
 def default_inputs(args: argparse.Namespace, config: Any) -> dict[str, Any]:
-    """Return the option for the inputs: those of the flag or key, otherwise those next to the rollouts."""
+    """Return the path of the inputs as an option: that of the flag or key, otherwise the file next to the rollouts."""
     from nemo_gym.rollouts.run_files import materialized_path_for
 
     rollouts = args.rollouts_jsonl_fpath or config.get("rollouts_jsonl_fpath")
     inputs = args.materialized_inputs_jsonl_fpath or config.get("materialized_inputs_jsonl_fpath")
-    default = str(materialized_path_for(rollouts)) if rollouts else ""  # the error then names only the rollouts
+    default = str(materialized_path_for(rollouts)) if rollouts else ""  # so that the error names only the rollouts
     return {"materialized_inputs_jsonl_fpath": inputs or default}
 
 

@@ -57,22 +57,24 @@ def run(args: argparse.Namespace) -> int:
     check_planned_rows(inputs)
     stored = StoredRollouts(rollouts, inputs, judge_failed_only=config.judge_failed_only)
     servers = find_verifiers(resolved.config, stored.agents)
-    job = Reverification(config, stored, servers)
-    job.check_output()
+    reverification = Reverification(config, stored, servers)
+    reverification.check_output()
     if config.judge_failed_only:
-        count = len(stored)
-        output.warn(f"{job.store.output} will contain verdicts of two runs: those of {rollouts}, and {count} new ones")
-    return uvloop.run(_reverify(args, job, resolved, set(servers.values())))
+        target, count = reverification.store.output, len(stored)
+        output.warn(f"{target} will contain verdicts of two runs: those of {rollouts}, and {count} new ones")
+    return uvloop.run(_reverify(args, reverification, resolved, set(servers.values())))
 
 
-async def _reverify(args: argparse.Namespace, job: Reverification, resolved: ResolvedConfig, names: set[str]) -> int:
+async def _reverify(
+    args: argparse.Namespace, reverification: Reverification, resolved: ResolvedConfig, names: set[str]
+) -> int:
     """Run the servers called `names` and those they refer to, verify with them, and return the exit status."""
     from nemo_gym.cli.shared.concurrency import CommandInterrupted, cancel_on, interrupt_event
     from nemo_gym.cli.shared.scoring import keep_servers, print_scores, summarize_entry
     from nemo_gym.cli.shared.servers import allow_concurrency, client_for, running_servers
 
-    config = keep_servers(resolved, names, with_references=True)
-    allow_concurrency(config, job.config.num_samples_in_parallel)
+    config, store = keep_servers(resolved, names, with_references=True), reverification.store
+    allow_concurrency(config, reverification.config.num_samples_in_parallel)
     verified_count = itertools.count(1)
     notice = output.ThrottledNotice()
 
@@ -82,24 +84,24 @@ async def _reverify(args: argparse.Namespace, job: Reverification, resolved: Res
     def warn_of_unsafe_servers() -> None:
         if unsafe_servers:
             names = ", ".join(unsafe_servers)
-            output.warn(f"verdicts in {job.store.output} may be wrong: {names} may need the session")
+            output.warn(f"verdicts in {store.output} may be wrong: {names} may need the session")
 
     verbose = bool(args.verbose)
     async with interrupt_event() as stop, running_servers(config, stop, cells=1, verbose=verbose) as servers:
         client = client_for(servers.config)
-        unsafe_servers = await job.check_modes(client)
+        unsafe_servers = await reverification.check_modes(client)
         warn_of_unsafe_servers()
         try:
-            result = await cancel_on(stop, job.run(client, [] if args.json else [show_count]))
+            result = await cancel_on(stop, reverification.run(client, [] if args.json else [show_count]))
         except CommandInterrupted:
-            output.notify(f"interrupted; verified rollouts are in {job.store.output}: continue with --resume")
+            output.notify(f"interrupted; verified rollouts are in {store.output}: continue with --resume")
             return INTERRUPTED
     facts = {
         "scored": result.tally.scored,
         "failed": {str(kind): count for kind, count in result.tally.failed.items()},
         "there_before": result.there_before,
         "copied": result.copied,
-        "rollouts": str(job.store.output),
+        "rollouts": str(store.output),
         "agents": [summarize_entry(entry) for entry in result.entries],
     }
 
@@ -108,10 +110,10 @@ async def _reverify(args: argparse.Namespace, job: Reverification, resolved: Res
         copied_text = f" · {result.copied} copied" if result.copied else ""
         output.write(f"{result.tally}{earlier_text}{copied_text}")
         print_scores(result.entries)
-        output.write(f"\nrollouts  {job.store.output}")
+        output.write(f"\nrollouts  {store.output}")
         if result.tally.failed:
-            output.write(f"failures  {job.store.failures}")
+            output.write(f"failures  {store.failures}")
 
     output.write_result(facts, print_text, as_json=args.json)
-    warn_of_unsafe_servers()
+    warn_of_unsafe_servers()  # again, as the first warning is far above the results
     return int(result.tally.scored < result.tally.total)

@@ -111,12 +111,12 @@ def _run_evaluation(args: argparse.Namespace) -> int:
 
 
 def status_of(error: GymError) -> int:
-    """Return the exit status of an error: 3 for servers and disks, else that of its class, by default 2."""
+    """Return the exit status of an error: 3 for servers and disks, else that of its class; 2 if the class sets none."""
     from nemo_gym.journal import StoreError
 
     if isinstance(error, StoreError | ServerUnreachable):
         return INFRASTRUCTURE
-    if isinstance(error, RolloutFailed) or error.exit_status != GymError.exit_status:
+    if isinstance(error, RolloutFailed) or error.exit_status != GymError.exit_status:  # a failed rollout is no misuse
         return error.exit_status
     return USAGE
 
@@ -196,6 +196,7 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
     problem: GymError | None = None
 
     def stop_sending() -> float:
+        """Send no more rollouts; return the seconds to wait for those in flight."""
         nonlocal interrupted
         interrupted = True
         progress.in_flight.stop_admitting()
@@ -226,14 +227,13 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
     )
     lost_servers = session.run.lost_processes() if session.run else []
     if lost_servers and report.missing and problem is None:
-        problem = ServerUnreachable(
-            "ended and will not be restarted", where=", ".join(lost_servers), fix="read its log"
-        )
+        names = ", ".join(lost_servers)
+        problem = ServerUnreachable("ended and will not be restarted", where=names, fix="read its log")
     return replace(report, problem=problem)
 
 
 async def _run_collector(request: EvalRequest, session: Session, progress: Progress) -> OutcomeCounts:
-    """Run the collector, or the driver of the configuration; return its counts, which tell why it stopped early."""
+    """Run the collector, or the driver of the configuration; return the counts and the reason of an early stop."""
     from nemo_gym.cli.shared.collection import Collector, end_with_servers, run_driver
     from nemo_gym.transport import in_process
 
@@ -241,7 +241,7 @@ async def _run_collector(request: EvalRequest, session: Session, progress: Progr
     if request.driver is None:
         collector = Collector(session, progress, on_plan=_print_plan)
         return await end_with_servers(session, collector.collect_from_config(collection))
-    for instance in session.run.instances if session.run else ():  # cell links work on this event loop only
+    for instance in session.run.instances if session.run else ():  # a driver has another loop; links need this one
         in_process.unmount(instance.host, instance.port)
     driver = partial(request.driver, collection, session.config)
     await run_driver(driver, str(collection.rollout_collection_driver), collection.output_jsonl_fpath, progress)
@@ -249,7 +249,7 @@ async def _run_collector(request: EvalRequest, session: Session, progress: Progr
 
 
 def command_line(args: argparse.Namespace) -> list[str]:
-    """Return the arguments of `gym` that repeat this command, also if it was called by a name of an earlier version."""
+    """Return the arguments of `gym` for this command, also if it was called by a name of an earlier version."""
     words = sys.argv[1:]
     if [word for word in words if not word.startswith("-")][:2] == ["eval", "run"]:
         return words
@@ -259,10 +259,8 @@ def command_line(args: argparse.Namespace) -> list[str]:
 def _print_plan(plan: PlanSummary) -> None:
     """Print the counts of a resumed run, and the notes of the plan."""
     if plan.resumed:
-        output.notify(
-            f"resuming: {plan.finished} of {plan.total} rollouts are scored, "
-            f"{plan.given_up} given up, {plan.to_run} to run"
-        )
+        counts = f"{plan.finished} of {plan.total} rollouts are scored, {plan.given_up} given up, {plan.to_run} to run"
+        output.notify(f"resuming: {counts}")
     for note in plan.notes:
         output.notify(f"Note: {note}")
 

@@ -47,6 +47,7 @@ DETAILS = (
 )  # fmt: skip
 """Facts to show about one component, after its name, type, domain and description."""
 FILTERS = ("domain", "kind", "status", "licensing", "modality", "lifecycle")
+"""Facts by which flags of the same name filter the list."""
 MIN_LAST_COLUMN = 20
 DROPPED_COLUMNS = ("status", "repeats", "verified", "variants", "kind", "agent", "pattern", "domain")
 """Columns to leave out of a narrow table, least important first."""
@@ -65,8 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         filters.choice("--kind", ("environment", "benchmark"), "only environments, or benchmarks")
         filters.text("--modality", "MODALITY", "only environments with this modality in the manifest, such as text")
         filters.text("--licensing", "LICENCE", "only environments with this licence")
-        with_manifest = "only environments with a manifest (experimental), or without one"
-        filters.choice("--status", ("experimental", "no-manifest"), with_manifest)
+        status_help = "experimental: only environments with a manifest; no-manifest: only those without"
+        filters.choice("--status", ("experimental", "no-manifest"), status_help)
         filters.choice("--lifecycle", ("active", "deprecated"), "only active environments, or deprecated ones")
     flags.json()
     flags.search_dir()
@@ -82,18 +83,18 @@ def run(args: argparse.Namespace) -> int:
         wanted_value = getattr(args, fact, None)
         if wanted_value is None:
             continue
-        values = [(component, component_facts(component)[fact] or "") for component in components]
-        without_value = [component.name for component, value in values if not value]
+        pairs = [(component, component_facts(component)[fact] or "") for component in components]
+        without_value = [component.name for component, value in pairs if not value]
         if without_value:
             count = len(without_value)
             output.notify(f"Note: {count} are left out because they have no {fact}, such as {without_value[0]}")
-        components = [component for component, value in values if value.lower() == wanted_value.lower()]
+        components = [component for component, value in pairs if value.lower() == wanted_value.lower()]
     print_components(kind, components, as_json=args.json)
     return 0
 
 
 def find_components(kind: str, args: argparse.Namespace) -> list[Component]:
-    """Return every component of a kind in the search roots, those of --search-dir first."""
+    """Return the components of a kind; print a note for each that hides one of the same name in a later search root."""
     from nemo_gym.catalog.components import EVERY_KIND
 
     options.add_search_dirs(args)
@@ -131,7 +132,7 @@ def print_components(kind: str, components: Sequence[Component], *, as_json: boo
     elif not components:
         output.notify(f"No {kind} found.")
     else:
-        rows = [[_text(component[column]) for column in COLUMNS[kind]] for component in facts]
+        rows = [[_cell_text(component[column]) for column in COLUMNS[kind]] for component in facts]
         output.write_table(_fit_terminal([[column.capitalize() for column in COLUMNS[kind]], *rows]))
 
 
@@ -150,12 +151,12 @@ def _show_component(kind: str, name: str, components: Sequence[Component], *, as
         output.write_json({**summary, "details": details, "usage_example": example})
         return
     facts = {**summary, **details}.items()
-    output.write_table([(key.replace("_", " "), _text(value)) for key, value in facts if value != ""])
+    output.write_table([(key.replace("_", " "), _cell_text(value)) for key, value in facts if value != ""])
     output.write(f"\nrun it with:\n  {example}")
 
 
 def _usage_example(component: Component) -> str:
-    """Return a command that runs a component without an API key, with the embedded model."""
+    """Return a command that tries out a component; only a model that needs an API key makes the command need one."""
     from nemo_gym.catalog.components import AGENT, BENCHMARK, ENVIRONMENT, MODEL
     from nemo_gym.keys import RESOURCES
 
@@ -173,7 +174,7 @@ def _usage_example(component: Component) -> str:
     return f"gym eval run --resources-server {server} --model-type embedded_model"
 
 
-def _text(value: Any) -> str:
+def _cell_text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
@@ -182,7 +183,7 @@ def _text(value: Any) -> str:
 
 
 def _fit_terminal(rows: list[list[str]]) -> list[list[str]]:
-    """Drop the least important columns, then shorten the last and the first one, until rows fit the terminal.
+    """Fit rows to the terminal: drop the least important columns, then shorten the last one (and the first of two).
 
     Rows are unchanged if stdout is not a terminal.
     """

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import format_exception
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from omegaconf import DictConfig
 
@@ -100,12 +100,11 @@ async def run_driver(driver: Callable[[], Awaitable[Any]], name: str, target: st
         output.notify("".join(format_exception(error)).rstrip())
         raise DriverFailed(f"{type(error).__name__}: {error}", where=where) from error
     finally:
-        has_changed = [_file_state(path) not in (None, state) for path, state in initial_states.items()]
-        if any(has_changed):
-            files = zip(initial_states, has_changed, strict=True)
-            scored, failed, rows = (read_rows(path) if changed else iter(()) for path, changed in files)
+        changed_paths = [path for path, state in initial_states.items() if _file_state(path) not in (None, state)]
+        if changed_paths:
+            scored, failed, rows = (read_rows(path) if path in changed_paths else iter(()) for path in initial_states)
             progress.count_records(scored, failed, sum(1 for _ in rows))
-    if not any(has_changed):
+    if not changed_paths:
         raise DriverFailed(
             "the driver returned without writing rollouts",
             where=f"{target} ({where})",
@@ -123,15 +122,15 @@ def _file_state(path: Path) -> tuple[int, int, int] | None:
 
 
 def find_head(run: str | None, config: DictConfig) -> BaseServerConfig:
-    """Return the head server of a running run: that of the configuration, or of a run registered on this machine.
+    """Return the head server of the run that `run` names (--run), of the configuration, or of the only registered run.
 
     Raises:
         NoRunFound: no run is registered.
-        RunNotChosen: several runs are registered.
+        RunNotChosen: `run` matches no run, or is missing and several runs are registered.
     """
     head = config["head_server"]
-    if run is None and head["port"] != OFFLINE_PORT:
-        live_runs()  # adopts the run tokens of the runs on this machine
+    if run is None and head["port"] != OFFLINE_PORT:  # the configuration names a port
+        live_runs()  # called because it adopts the run tokens of the runs on this machine
         return BaseServerConfig(host=head["host"], port=head["port"])
     entry = choose_run(run)
     return BaseServerConfig(host=entry.host, port=entry.port)
@@ -161,15 +160,15 @@ async def end_with_servers(session: Session, work: Coroutine[Any, Any, T]) -> T:
     Raises:
         HeadServerUnreachable: neither the head server nor any other server accepts connections.
     """
-    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_end(session))]
+    work_task, servers_end = asyncio.create_task(work), asyncio.create_task(_wait_for_end(session))
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({work_task, servers_end}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-    if not tasks[0].cancelled():
-        return cast("T", tasks[0].result())
+        work_task.cancel()  # no effect on a finished task
+        servers_end.cancel()
+        await asyncio.wait({work_task, servers_end})
+    if not work_task.cancelled():
+        return work_task.result()
     head = session.head
     raise HeadServerUnreachable(
         "the servers have ended", where=f"head server at {head.host}:{head.port}" if head else None,
@@ -178,7 +177,7 @@ async def end_with_servers(session: Session, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _wait_for_end(session: Session) -> None:
-    """Return when the head server and all servers have refused connections twice; never without a head server."""
+    """Return when all servers of another command have refused connections twice; if this one runs them, never."""
     if session.head is None:
         await asyncio.Event().wait()
         return

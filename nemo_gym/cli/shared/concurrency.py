@@ -68,7 +68,7 @@ async def interrupt_event() -> AsyncIterator[asyncio.Event]:
 @contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
     """Raise KeyboardInterrupt on SIGTERM while the block runs, so that unfinished files are removed."""
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():  # only that thread can set signal handlers
         yield
         return
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""The request of `gym eval run`: flags over configuration keys and the rows to run, checked before servers start."""
+"""The request of `gym eval run`, checked before servers start: its options and the rows to run."""
 
 import argparse
 import pkgutil
@@ -36,10 +36,7 @@ from nemo_gym.data.sources import (
 from nemo_gym.errors import ConfigError
 from nemo_gym.global_config import GlobalConfigDictParser
 from nemo_gym.keys import AGENTS
-from nemo_gym.rollout_collection import (
-    RolloutCollectionConfig,
-    RolloutCollectionHelper,
-)
+from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
 
 SAMPLING = ("temperature", "top_p", "max_output_tokens")
 CHUNK_BYTES = 2 * 1024 * 1024
@@ -50,7 +47,7 @@ Driver = Callable[[RolloutCollectionConfig, DictConfig], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class EvalRequest:
-    """A checked evaluation."""
+    """The checked options of an evaluation."""
 
     config: DictConfig
     collection: RolloutCollectionConfig
@@ -75,7 +72,7 @@ def check_request(args: argparse.Namespace, config: DictConfig, served: DictConf
 
 
 def collection_config(args: argparse.Namespace, config: DictConfig, served: DictConfig) -> RolloutCollectionConfig:
-    """Merge flags over configuration keys; without --input, gather the rows of the served agents into a file."""
+    """Return the options (flags override keys); without --input, gather the rows of the served agents into a file."""
     values: dict[str, Any] = {DEPRECATED_UPLOAD_ROLLOUTS_KEY: config.get(DEPRECATED_UPLOAD_ROLLOUTS_KEY)}
     if args.num_repeats is not None:
         values["num_repeats"] = parse_repeats(args.num_repeats)
@@ -108,12 +105,13 @@ def collection_config(args: argparse.Namespace, config: DictConfig, served: Dict
 
 
 def parse_repeats(text: str) -> int | dict[str, int]:
-    """Parse `4` or `math_agent=8,_default=2`."""
+    """Parse one number for all agents, `4`, or one for each, `math_agent=8,_default=2`."""
+    counts: int | dict[str, int]
     try:
-        pairs = [part.split("=", 1) for part in text.split(",") if part.strip()] if "=" in text else []
-        counts = {name.strip(): int(count) for name, count in pairs} or int(text)
+        pairs = [part.split("=", 1) for part in text.split(",") if part.strip()]
+        counts = {name.strip(): int(count) for name, count in pairs} if "=" in text else int(text)
     except ValueError:
-        counts = 0
+        counts = 0  # refused below
     if min(counts.values() if isinstance(counts, dict) else (counts,)) < 1:
         problem = f"'{text}' is neither a number from 1 nor NAME=N,NAME=N"
         raise options.UsageError(problem, where="--num-repeats", fix="4 or math=8,_default=2")
@@ -121,7 +119,7 @@ def parse_repeats(text: str) -> int | dict[str, int]:
 
 
 def check_agent(collection: RolloutCollectionConfig, served: Mapping[str, Any]) -> None:
-    """Check that the agent for rows without one exists."""
+    """Check that the agent of --agent exists; it runs the rows that name no agent."""
     agents = sorted(agent.name for agent in instances_of(served, AGENTS))
     name = collection.agent_name
     if name is not None and name not in agents:
@@ -137,7 +135,7 @@ def prepare_command(args: argparse.Namespace) -> str:
 
 
 def load_driver(path: str | None) -> Driver | None:
-    """Import the function `module.path:function` that collects in place of the collector, if a path is given."""
+    """Import the function at `module.path:function`, which replaces the collector; return None without a path."""
     if path is None:
         return None
     where, fix = "rollout_collection_driver", "name a function as module.path:function"
@@ -154,14 +152,14 @@ def load_driver(path: str | None) -> Driver | None:
 def gather_rows(
     config: DictConfig, split: str | None, target: Path, *, prompted: bool, prepare: str = "gym eval prepare"
 ) -> Path:
-    """Write the rows of the agents' datasets of one type to a file next to the output, each with its agent.
+    """Write the rows of all datasets of one type to a file next to the output; each row names its agent.
 
     With `prompted` a prompt builds the input later: rows are not checked and prompts of benchmarks are not applied.
     `prepare` is the command that makes the data of a benchmark.
 
     Raises:
         ConfigError: no agent has a dataset of that type, or files are missing.
-        RowsRefused: (a ValueError) with all rows that no agent accepts.
+        RowsRefused: (a ValueError) rows are not valid; the error lists all of them.
         OSError: a file cannot be read or written.
     """
     instances = GlobalConfigDictParser().filter_for_server_instance_configs(config)
@@ -185,13 +183,13 @@ def gather_rows(
 
 
 def choose_dataset_type(instances: Sequence[ServerInstanceConfig], split: str | None) -> str:
-    """Return `split`, or the first of the preferred dataset types that an agent has."""
+    """Return `split`, or without it the first of PREFERRED_TYPES of which an agent has a dataset."""
     agents = [instance for instance in instances if instance.SERVER_TYPE == AGENTS]
     available = {dataset.type for agent in agents for dataset in agent.datasets or []}
     candidates = (split,) if split else PREFERRED_TYPES
-    for kind in candidates:
-        if kind in available:
-            return kind
+    for dataset_type in candidates:
+        if dataset_type in available:
+            return dataset_type
     existing = ", ".join(sorted(available)) or "none"
     raise ConfigError(
         f"no agent has a dataset of type {' or '.join(candidates)} (there are: {existing})",
@@ -200,17 +198,17 @@ def choose_dataset_type(instances: Sequence[ServerInstanceConfig], split: str | 
 
 
 def _checked_rows(sources: Sequence[DatasetSource]) -> Iterator[bytes]:
-    """Yield the rows as agents get them; at the end raise an error with all rows that cannot be used."""
+    """Yield chunks of rows as agents get them; at the end raise RowsRefused if some rows are not valid."""
     preparer, notice = ChunkPreparer(measure=False), ThrottledNotice()
     refused: list[tuple[DatasetSource, RowProblems]] = []
     spans = [line_span(source.path, *source.rows) for source in sources]
     total, done = sum(span.size for span in spans), 0
     for source, span in zip(sources, spans, strict=True):
-        problems, lines = RowProblems(), span.lines_before
+        problems, lines_before = RowProblems(), span.lines_before
         for chunk in span.chunks(CHUNK_BYTES):
             part = preparer.prepare(ChunkTask(chunk, source.agent, source.config.num_repeats, source.prompt))
-            problems.merge(part.problems, after=lines)
-            lines += part.lines
+            problems.merge(part.problems, after=lines_before)
+            lines_before += part.lines
             done += chunk.end - chunk.start
             notice.show_fraction("checking rows", done, total)
             yield part.written

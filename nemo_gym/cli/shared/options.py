@@ -84,7 +84,7 @@ class FlagGroup:
         self.add_argument("--search-dir", action="append", default=[], metavar="DIR", help=text)
 
     def component(self, name_help: str) -> None:
-        """Add NAME, an environment or benchmark with a manifest, and --kind, which kind it is."""
+        """Add NAME, an environment or benchmark with a manifest, and --kind, which says which of the two it is."""
         self.add_argument("name", nargs="?", metavar="NAME", help=name_help)
         self.choice("--kind", ("environment", "benchmark"), "kind of NAME, if both kinds have it")
 
@@ -95,6 +95,7 @@ class FlagGroup:
 
 
 def _key_of(names: str) -> str:
+    """Return the key of a flag: `max_rows` for `-m --max-rows`."""
     return names.split()[-1].lstrip("-").replace("-", "_")
 
 
@@ -133,7 +134,7 @@ def config_overrides(args: argparse.Namespace) -> list[str]:
     tokens = [f"+{CONFIG_PATHS}={json.dumps(paths)}"] if paths else []
     for key in KEYS.values():
         value = getattr(args, key.flag.dest, None) if key.flag and key.name != CONFIG_PATHS else None
-        if value or type(value) in (int, float):
+        if value or type(value) in (int, float):  # 0 is a value; None and False are flags that are not set
             tokens.append(f"+{key.name}={json.dumps(value)}")
     if getattr(args, "server_name", None):
         tokens.append(f"+entrypoint=resources_servers/{args.server_name}")
@@ -141,7 +142,7 @@ def config_overrides(args: argparse.Namespace) -> list[str]:
 
 
 def add_search_dirs(args: argparse.Namespace) -> None:
-    """Put the folders of --search-dir in front of the search roots; make all but the working directory importable."""
+    """Search --search-dir folders first, the last before all; make all roots but the working directory importable."""
     for folder in getattr(args, "search_dir", ()):
         roots = os.environ.get(EXTRA_ROOTS_ENV_VAR)
         os.environ[EXTRA_ROOTS_ENV_VAR] = os.pathsep.join(filter(None, [str(Path(folder).resolve()), roots]))
@@ -149,7 +150,7 @@ def add_search_dirs(args: argparse.Namespace) -> None:
 
 
 def _literal_paths(word: str) -> list[str]:
-    """Return the paths of a literal `+config_paths=[a,b]`, so that several ways to name files add up."""
+    """Return the paths in `+config_paths=[a,b]`, which are added to those of flags; [] for any other word."""
     start = "+config_paths=["
     if not word.startswith(start) or not word.endswith("]"):
         return []
@@ -157,16 +158,20 @@ def _literal_paths(word: str) -> list[str]:
 
 
 def is_override(word: str) -> bool:
+    """Return whether a word is an override: `+key=value`, `key=value` or `~key`."""
     return word[:1] in ("+", "~") or "=" in word
 
 
 def take_name(args: argparse.Namespace) -> str | None:
-    """Return the optional NAME; argparse takes the first override for NAME if there is no other, so put it back."""
-    if args.name is not None and is_override(args.name):
-        args.overrides.insert(0, args.name)
-        args.name = None
-    name: str | None = args.name
-    return name
+    """Return NAME like `take_names`, for a command that has at most one; None without a name."""
+    return next(iter(take_names(args)), None)
+
+
+def take_names(args: argparse.Namespace) -> list[str]:
+    """Return the words of NAME that are names. Argparse also takes overrides for names: move them to the overrides."""
+    words = args.name if isinstance(args.name, list) else [args.name] if args.name else []
+    args.overrides[:0] = [word for word in words if is_override(word)]
+    return [word for word in words if not is_override(word)]
 
 
 def resolve_config(args: argparse.Namespace, *, needs_model: bool = True, hide_secrets: bool = False) -> ResolvedConfig:
@@ -189,30 +194,30 @@ def resolve_config(args: argparse.Namespace, *, needs_model: bool = True, hide_s
 
 
 def load_options(
-    kind: type[OptionsT],
+    options_class: type[OptionsT],
     config: DictConfig,
     args: argparse.Namespace,
     values: Mapping[str, Any] | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> OptionsT:
-    """Merge flags over configuration keys into the options of a command.
+    """Return the options of a command: configuration keys, overridden by flags, overridden by `values`.
 
-    A flag sets the key that is its `dest`. `values` override flags, unless they are None; `labels` name keys in errors
-    that have no flag with their name.
+    A flag sets the key that is its `dest`. None and the False of an unset switch override nothing. `labels` are the
+    names of keys in errors; by default that is the flag with this `dest`.
 
     Raises:
-        UsageError: with everything that is missing or wrong, by flag and key.
+        UsageError: options are missing or wrong; the error lists all of them.
     """
     from pydantic import ValidationError
 
     from nemo_gym.config.omegaconf_adapter import as_dict
 
-    keys = {key: config[key] for key in kind.model_fields if key in config}
-    flags = {key: getattr(args, key, None) for key in kind.model_fields}
+    keys = {key: config[key] for key in options_class.model_fields if key in config}
+    flags = {key: getattr(args, key, None) for key in options_class.model_fields}
     chosen = {key: value for key, value in flags.items() if value is not None and value is not False}
     chosen |= {key: value for key, value in (values or {}).items() if value is not None}
     try:
-        return kind.model_validate({**as_dict(keys), **chosen})
+        return options_class.model_validate({**as_dict(keys), **chosen})
     except ValidationError as error:
         names = {**args.flag_names, **(labels or {})}
         problems = [_describe_problem(problem, names) for problem in error.errors()]
@@ -220,6 +225,7 @@ def load_options(
 
 
 def _describe_problem(problem: Any, names: Mapping[str, str]) -> str:
+    """Return a problem that pydantic found as text; `names` are the flags of keys."""
     key = ".".join(map(str, problem["loc"]))
     message = str(problem["msg"]).removeprefix("Value error, ")
     if not key:

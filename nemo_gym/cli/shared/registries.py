@@ -21,15 +21,16 @@ from nemo_gym.errors import ConfigMissingValuesError
 TOKEN_KEY, TOKEN_VARIABLE = "hf_token", "HF_TOKEN"
 
 
-def load_hub_options(kind: Any, config: DictConfig, args: argparse.Namespace) -> Any:
+def load_hub_options(options_class: Any, config: DictConfig, args: argparse.Namespace) -> Any:
     """Load the options of a transfer to or from the Hub; the token comes from the configuration or from HF_TOKEN."""
     token = config.get(TOKEN_KEY) or os.environ.get(TOKEN_VARIABLE) or None
-    return options.load_options(kind, config, args, {TOKEN_KEY: token}, {TOKEN_KEY: f"{TOKEN_KEY} in env.yaml"})
+    labels = {TOKEN_KEY: f"{TOKEN_KEY} in env.yaml"}
+    return options.load_options(options_class, config, args, {TOKEN_KEY: token}, labels)
 
 
-def load_gitlab_options(kind: Any, config: DictConfig, args: argparse.Namespace) -> Any:
+def load_gitlab_options(options_class: Any, config: DictConfig, args: argparse.Namespace) -> Any:
     """Load the options of a transfer to or from GitLab; the version of the dataset comes from --revision."""
-    return options.load_options(kind, config, args, {"version": args.revision}, {"version": "--revision"})
+    return options.load_options(options_class, config, args, {"version": args.revision}, {"version": "--revision"})
 
 
 def open_registry(config: DictConfig, command: str) -> Registry:
@@ -71,12 +72,12 @@ def confirm(question: str, *, yes: bool) -> bool:
 
 
 def describe_dataset(name: str, versions: Sequence[str]) -> str:
-    """Return the name of a GitLab dataset with its versions for a sentence; GitLab lists only the latest ones."""
+    """Return a phrase with the name and latest versions of a GitLab dataset; after versions it ends with a comma."""
     return f"'{name}' with all its versions" + (f", among them {', '.join(versions)}," if versions else "")
 
 
 def print_published(published: PublishedFile, *, as_json: bool, deleted: str | None = None) -> None:
-    """Print where a dataset is on the Hub and if it was uploaded now; `deleted` is its former name in GitLab."""
+    """Print where a dataset is on the Hub and whether it was uploaded now; `deleted` is its former name in GitLab."""
     facts = {
         "storage": "hf",
         "repo_id": published.repo,
@@ -98,7 +99,7 @@ def print_published(published: PublishedFile, *, as_json: bool, deleted: str | N
 
 
 def print_uploaded(name: str, digest: Digest, *, changed: bool) -> None:
-    """Print the size and checksum of a file in a registry, and if it was uploaded now."""
+    """Print the size and checksum of a file in a registry; `changed` if it was uploaded now."""
     state = "uploaded and verified" if changed else "the registry has exactly this file already"
     output.write(f"✓ {name}: {state} ({decimal(digest.size)})\n  sha256 {digest.sha256}")
 

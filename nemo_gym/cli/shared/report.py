@@ -34,10 +34,12 @@ from nemo_gym.wire.stored_rollout import REWARD_KEY
 COMPLETE, INCOMPLETE, INTERRUPTED = 0, 1, 130
 """Exit statuses of a collection."""
 RESUME_FLAGS = frozenset({"--resume", "--overwrite"})
+"""Flags that the command to continue does not copy: it has its own --resume."""
 TOTAL = "total"
 LIMIT_KEYS = {"steps": "max_steps_per_rollout", "tokens": "max_tokens_per_rollout", TOTAL: "max_total_tokens"}
 LIMIT_FLAGS = {"steps": "--max-steps", "tokens": "--max-rollout-tokens", TOTAL: "--max-total-tokens"}
 OPEN_SECONDS = 5.0
+"""Maximum wait at the end of a run for trackers that are still being opened."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Report:
     def mean(self) -> Mean | None:
         """Return the mean reward of the whole run; a resumed run reads the earlier rewards from the output."""
         if not self.plan.finished:
-            return self.progress.current_mean()
+            return self.progress.compute_mean()
         records = RolloutStore(self.target).records()
         return ClusteredMean((record.get("_ng_task_index"), float(record[REWARD_KEY])) for record in records).mean()
 
@@ -107,17 +109,17 @@ class Report:
     def next_commands(self) -> dict[str, str]:
         """Return commands to run next, keyed by purpose."""
         commands: dict[str, str] = {}
-        attempts = self.progress.failed_attempts
-        given_up = self.plan.given_up + sum(attempts[count] for count in attempts if count >= self.max_attempts)
+        failed_attempts = self.progress.failed_attempts
+        has_given_up = self.plan.given_up or any(count >= self.max_attempts for count in failed_attempts)
         if self.interrupted or self.stopped:
-            is_out_of_tokens = self.stopped is not None and "max_total_tokens" in self.stopped
+            is_out_of_tokens = self.stopped is not None and LIMIT_KEYS[TOTAL] in self.stopped
             resume = resume_command(self.words)
             commands["continue"] = self._command_with_double(TOTAL) if is_out_of_tokens else resume
-        elif any(count < self.max_attempts for count in attempts):
+        elif any(count < self.max_attempts for count in failed_attempts):
             commands["retry the failed"] = resume_command(self.words)
-        elif given_up:
-            more = ("--max-attempts", str(self.max_attempts + 1))
-            commands["try once more"] = resume_command(self.words, *more, without="--max-attempts")
+        elif has_given_up:
+            flag, value = "--max-attempts", str(self.max_attempts + 1)
+            commands["try once more"] = resume_command(self.words, flag, value, without=flag)
         for limit, _ in self.progress.tally.limits.most_common(1):
             if limit in LIMIT_FLAGS:
                 commands["allow more"] = self._command_with_double(limit)
@@ -135,7 +137,7 @@ class Report:
 
 
 def resume_command(words: Sequence[str], *more: str, without: str | None = None) -> str:
-    """Return the command that resumes a run: `words` with secrets masked, without the flag `without`, plus `more`."""
+    """Return the command that resumes a run: masked `words` without the flag `without`, plus `more`."""
     resumed: list[str] = []
     previous = ""
     for word in words:
@@ -144,7 +146,7 @@ def resume_command(words: Sequence[str], *more: str, without: str | None = None)
             resumed.append(MASK)
         elif word not in RESUME_FLAGS and without not in (name, previous):
             resumed.append(mask_word(word))
-        previous = "" if previous in ("--model-api-key", without) else word
+        previous = "" if previous in ("--model-api-key", without) else word  # a value is not a flag
     return f"gym {shlex.join([*resumed, *more])} --resume"
 
 
@@ -209,16 +211,16 @@ def print_report(report: Report) -> None:
 
 
 def phase_line(means: Mapping[str, float]) -> str:
-    """Format as `per rollout  4.1 s: model 3.2 s, tools 0.71 s`: longest first, without phases below 1 %."""
+    """Format mean seconds as `per rollout  4.1 s: model 3.2 s, tools 0.71 s`: longest first, no phases below 1 %."""
     if not means:
         return ""
     whole = means["whole"]
     phases = sorted(((value, name) for name, value in means.items() if name != "whole"), reverse=True)
-    parts = ", ".join(f"{name} {_format_span(value)}" for value, name in phases if value >= 0.01 * whole)
-    return f"per rollout  {_format_span(whole)}" + (f": {parts}" if parts else "")
+    parts = ", ".join(f"{name} {_format_seconds(value)}" for value, name in phases if value >= 0.01 * whole)
+    return f"per rollout  {_format_seconds(whole)}" + (f": {parts}" if parts else "")
 
 
-def _format_span(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     """Format as `3.2 s`, `71 ms`, `0.3 ms`."""
     if seconds >= 0.1:
         return f"{seconds:.2g} s" if seconds < 100 else f"{seconds:.0f} s"
@@ -231,20 +233,22 @@ def metric_intervals(entry: Mapping[str, Any]) -> dict[str, list[float]]:
     bounds: dict[str, list[float]] = {}
     for name, value in entry["key_metrics"].items():
         score, scale = _find_score(name, scores)
+        # A server may compute a metric of this name in its own way; then our interval is not one of its value.
         if score.get("ci95") and is_number(value) and abs(scale * score["mean"] - value) <= 1e-6 * max(1, abs(value)):
             bounds[name] = [scale * bound for bound in score["ci95"]]
     return bounds
 
 
 def _find_score(metric: str, scores: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
-    """Return the score of a key metric, empty if it has none, and the factor from the score to the metric."""
+    """Return the score of a key metric, empty if it has none, and the factor to the metric: pass@k is in percent."""
     kind, _, name = metric.partition("/")
     if kind == "mean":
         return scores.get(name) or {}, 1
     reward = scores.get(REWARD_KEY) or {}
-    if kind.startswith("pass@1["):
+    if kind.startswith("pass@1["):  # such as pass@1[avg-of-4], which is the mean reward
         return reward, 100
-    return ((reward.get("pass@k") or {}).get(kind.removeprefix("pass@")) or {}) if kind.startswith("pass@") else {}, 100
+    score = (reward.get("pass@k") or {}).get(kind.removeprefix("pass@")) if kind.startswith("pass@") else None
+    return score or {}, 100
 
 
 def read_entries(target: Path) -> list[dict[str, Any]]:
@@ -280,7 +284,7 @@ class Trackers:
         return {exporter.name: exporter.url for exporter in exporters if exporter.url}
 
     async def close(self) -> None:
-        """Close the trackers; wait at most OPEN_SECONDS for trackers that are still opening."""
+        """Close the trackers; if they are still being opened, wait for that at most OPEN_SECONDS."""
         await asyncio.wait({self._opening}, timeout=OPEN_SECONDS)
         if self._opening.done() and self._opening.result():
             await run_in_thread(teardown_exporters)
@@ -288,7 +292,7 @@ class Trackers:
 
 
 def metrics_for_trackers(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Yield metrics as `<agent>/<metric>` and `key_metrics/<agent>/<metric>`."""
+    """Yield names and values: all metrics as `<agent>/<metric>`, key metrics also as `key_metrics/<agent>/<metric>`."""
     for entry in entries:
         agent = entry["agent_ref"]["name"]
         for prefix, metrics in ((agent, entry["agent_metrics"]), (f"key_metrics/{agent}", entry["key_metrics"])):

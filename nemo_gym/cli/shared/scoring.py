@@ -16,7 +16,8 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.launch.hosted_instances import find_instances
 from nemo_gym.launch.ports import with_open_head_port
 
-Row = dict[str, Any]
+Entry = dict[str, Any]
+"""The scores and metrics of one agent, as the metrics file stores them."""
 
 
 def keep_servers(resolved: ResolvedConfig, names: Iterable[str], *, with_references: bool = False) -> DictConfig:
@@ -34,9 +35,8 @@ def keep_servers(resolved: ResolvedConfig, names: Iterable[str], *, with_referen
             f"verifying needs the model '{placeholders[0]}', which is not configured",
             fix="name it with --model-type and --model, or in --config",
         )
-    return OmegaConf.create(
-        {name: block for name, block in config.items() if name in kept or not is_server_block(block)}
-    )
+    blocks = {name: block for name, block in config.items() if name in kept or not is_server_block(block)}
+    return OmegaConf.create(blocks)
 
 
 def servers_with_metrics(config: Mapping[str, Any], agents: Iterable[str]) -> dict[str, str]:
@@ -75,8 +75,8 @@ def _references(value: Any) -> set[str]:
     return set()
 
 
-def print_scores(entries: Sequence[Row]) -> None:
-    """Print the scores of every agent with their intervals, as tables."""
+def print_scores(entries: Sequence[Entry]) -> None:
+    """Print tables for every agent: its scores with intervals, metrics that its server computed, scores of subsets."""
     for entry in entries:
         attrition = entry["attrition"]
         failures = ""
@@ -95,18 +95,19 @@ def print_scores(entries: Sequence[Row]) -> None:
             output.write_table([(f"    {name}", *rest) for name, *rest in _score_rows(scores, limit=1)])
 
 
-def summarize_entry(entry: Row) -> Row:
+def summarize_entry(entry: Entry) -> Entry:
     """Return a metrics entry without its long parts, for `--json`."""
     return {key: value for key, value in entry.items() if key not in ("agent_metrics", "group_level_metrics")}
 
 
 def _score_rows(scores: Mapping[str, Any], limit: int | None = None) -> Iterator[tuple[str, ...]]:
+    """Yield table rows of at most `limit` scores, the reward first: of each the mean, pass@k and pass^k (largest k)."""
     for name in sorted(scores, key=lambda name: name != "reward")[:limit]:
         score = scores[name]
         yield _score_row(name, score)
         for kind in ("pass@k", "pass^k"):
             largest = max(score.get(kind) or {"1": None}, key=int)
-            if largest != "1":
+            if largest != "1":  # for k = 1 both are the mean
                 yield _score_row(kind.replace("k", largest), score[kind][largest])
         if "failures_as_zero" in score:
             yield _score_row("failures as zero", score["failures_as_zero"])

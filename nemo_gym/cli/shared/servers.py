@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -46,16 +47,16 @@ def load_servers_config(args: argparse.Namespace) -> DictConfig:
 
 
 def allow_concurrency(config: DictConfig, concurrency: int | None, *, cells: int = 1) -> None:
-    """Give the servers of `config`, and this process, a connection for each of `concurrency` calls in flight.
+    """Let this process and the servers of `config` open a connection for each of `concurrency` calls in flight.
 
-    Warns if the open-file limit of the system is too low for that.
+    Warns if the system allows a process too few open files for its part of them.
     """
     if concurrency is None:
         return
     with open_dict(config):
         config[CONCURRENCY_KEY] = concurrency
     raise_open_files_limit()
-    needed, allowed = -(-concurrency // cells) + OTHER_OPEN_FILES, open_files_limit()
+    needed, allowed = math.ceil(concurrency / cells) + OTHER_OPEN_FILES, open_files_limit()
     if needed > allowed:
         output.warn(
             f"{concurrency:,} rollouts at once need {needed:,} open files in a process, but the system allows "

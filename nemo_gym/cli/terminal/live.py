@@ -64,7 +64,7 @@ class LiveView:
         self._query: asyncio.Task[Mapping[RolloutId, str]] | None = None
 
     async def redraw(self) -> None:
-        """Redraw a few lines until cancelled, then remove them."""
+        """Redraw the lines of the view until cancelled, then remove them."""
         await asyncio.sleep(QUIET_SECONDS)
         from rich.console import Console
         from rich.live import Live
@@ -104,10 +104,8 @@ class LiveView:
         """Return the lines of the view, each at most `width` characters long."""
         lines = join_pieces(headline(self._progress, bar_width=max(0, min(30, width - 50))), width)
         for rollout in self._old_rollouts():
-            wait_text = self._wait_text(rollout).replace(" ", "  ", 1)
-            lines.append(
-                output.clip(f"  {format_time(rollout.seconds):>7}  {rollout.key}  {rollout.agent}{wait_text}", width)
-            )
+            facts = f"{format_time(rollout.seconds):>7}  {rollout.key}  {rollout.agent}"
+            lines.append(output.clip(f"  {facts} {self._wait_text(rollout)}".rstrip(), width))
         return lines
 
     def _wait_text(self, rollout: RolloutInFlight) -> str:
@@ -145,11 +143,9 @@ def headline(progress: Progress, bar_width: int = 0) -> list[str]:
         pieces.append(f"{done} done")
     pieces.append(f"{progress.rate.per_second():.1f}/s")
     pieces.append(f"{len(progress.in_flight)} running")
-    seconds_left = progress.seconds_left()
-    if seconds_left is not None:
+    if (seconds_left := progress.seconds_left()) is not None:
         pieces.append(f"ETA {format_time(seconds_left)}")
-    mean = progress.mean()
-    if mean is not None:
+    if (mean := progress.mean()) is not None:
         pieces.append(f"mean {mean.value:.3f}" + (f" ± {mean.half_width:.3f}" if mean.half_width is not None else ""))
     if progress.tokens:
         rate = format_number(progress.token_rate.per_second())

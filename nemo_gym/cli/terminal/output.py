@@ -13,7 +13,7 @@ from nemo_gym.errors import GymError
 
 NOTICE_SECONDS = 5.0
 BAR_SECONDS = 0.1
-"""Shortest time between two updates of a bar; it may be called millions of times."""
+"""Shortest time between two updates of a bar: callers may report millions of them."""
 
 
 def write(text: str) -> None:
@@ -84,7 +84,7 @@ def clip(text: str, width: int) -> str:
 
 
 class ThrottledNotice:
-    """Prints a notice at most once in NOTICE_SECONDS, the first one not before that time has passed."""
+    """Prints notices at least NOTICE_SECONDS apart, the first one that long after the start; drops the others."""
 
     def __init__(self) -> None:
         self._printed_at = time.monotonic()
@@ -106,7 +106,7 @@ class TransferBar:
         self._quiet = quiet
         self._notice = ThrottledNotice()
         self._bars: Any = None
-        self._tasks: dict[str, Any] = {}
+        self._task_ids: dict[str, Any] = {}
         self._updated_at = 0.0
 
     def __enter__(self) -> Self:
@@ -117,6 +117,7 @@ class TransferBar:
             self._bars.stop()
 
     def __call__(self, label: str, done: int, total: int | None) -> None:
+        """Show the bytes of the transfer `label`; a later call with the same label updates its bar."""
         if self._quiet:
             return
         if not sys.stderr.isatty():
@@ -126,12 +127,12 @@ class TransferBar:
         if self._bars is None:
             self._start_bars()  # starts a thread: not before the first call, because the caller may fork
         now = time.monotonic()
-        if label not in self._tasks:
-            self._tasks[label] = self._bars.add_task(label, total=total)
+        if label not in self._task_ids:
+            self._task_ids[label] = self._bars.add_task(label, total=total)
         elif now - self._updated_at < BAR_SECONDS and done != total:
             return
         self._updated_at = now
-        self._bars.update(self._tasks[label], completed=done, total=total)
+        self._bars.update(self._task_ids[label], completed=done, total=total)
 
     def _start_bars(self) -> None:
         from rich.console import Console

@@ -28,7 +28,7 @@ MAX_DURATIONS = 512
 MEAN_PAUSE_FACTOR = 100
 """After computing the mean, wait this many times as long, so that it takes at most 1 % of the time."""
 MAX_NEW_REWARDS = 10_000
-"""Rewards that are collected before they are added to the mean, which keeps less of them."""
+"""Rewards that are kept before they are added to the mean, which needs less memory than a list of them."""
 
 Clock = Callable[[], float]
 
@@ -71,6 +71,7 @@ class PhaseTimes:
         self._phases: defaultdict[str, float] = defaultdict(float)
 
     def add(self, record: Mapping[str, Any]) -> None:
+        """Add the times of a record; a record may lack them."""
         seconds, phases = record.get(NG_SECONDS_KEY), record.get(NG_PHASES_KEY)
         if isinstance(seconds, float):
             self._rollouts += 1
@@ -81,7 +82,7 @@ class PhaseTimes:
                 self._phases[name] += value
 
     def means(self) -> dict[str, float]:
-        """Return the mean duration (`whole`) and the mean of every phase over the rollouts that recorded phases."""
+        """Return the mean seconds of a rollout (`whole`), and of each phase over the rollouts that measured phases."""
         if not self._rollouts:
             return {}
         phases = {name: value / self._rollouts_with_phases for name, value in self._phases.items()}
@@ -97,7 +98,7 @@ class Rate:
 
     def add_sample(self, now: float, total: int) -> None:
         self._samples.append((now, total))
-        while len(self._samples) > 2 and self._samples[1][0] < now - self._span:
+        while len(self._samples) > 2 and self._samples[1][0] < now - self._span:  # the first may be older
             self._samples.popleft()
 
     def per_second(self) -> float:
@@ -147,6 +148,7 @@ class Progress:
         self.take_sample()
 
     def __call__(self, outcome: Outcome) -> None:
+        """Count an outcome, its tokens and its reward or failure."""
         if isinstance(outcome, CancelledRollout) and outcome.job.key == self.in_flight.last_rejected:
             return  # this rollout was never sent
         self.tally(outcome)
@@ -191,13 +193,14 @@ class Progress:
             self.phase_times.add(record)
             self._add_reward(record.get(TASK_INDEX_KEY_NAME, number), reward or 0)
         for number, record in enumerate(failed):
-            failure_kinds[_record_key(record, -1 - number)] = str(record.get(NG_FAILURE_CLASS_KEY))
+            key = _record_key(record, -1 - number)  # a negative number is not one of a scored record
+            failure_kinds[key] = str(record.get(NG_FAILURE_CLASS_KEY))
         self.tally.failed.update(kind for key, kind in failure_kinds.items() if key not in scored_keys)
         total = max(total, self.tally.total)
         self.on_plan(PlanSummary(total=total, to_run=total))
 
     def take_sample(self) -> None:
-        """Sample the counts; rates are differences between samples."""
+        """Sample the counts, from which rates are computed, and note since when no rollout is queued."""
         now = self._clock()
         self.rate.add_sample(now, self.tally.total)
         self._latest_rate.add_sample(now, self.tally.total)
@@ -224,7 +227,7 @@ class Progress:
             return None
         return max(0, self.plan.to_run - self.tally.total - len(self.in_flight))
 
-    def current_mean(self) -> Mean | None:
+    def compute_mean(self) -> Mean | None:
         """Compute the mean reward with its interval."""
         self._merge_new_rewards()
         return self._rewards.mean()
@@ -233,12 +236,12 @@ class Progress:
         """Return the mean reward with its interval; cached for a while, because computing it visits every task."""
         start = self._clock()
         if start >= self._next_mean_at:
-            self._mean = self.current_mean()
+            self._mean = self.compute_mean()
             self._next_mean_at = start + MEAN_PAUSE_FACTOR * (self._clock() - start)
         return self._mean
 
     def seconds_left(self) -> float | None:
-        """Estimate the remaining time: that of the queue at the recent rate, plus that of the slowest last rollout.
+        """Estimate the remaining time: the queue at the recent rate, then the slowest of the rollouts sent last.
 
         Returns None if there is no rate or no duration yet. A mean duration is not used, because rates change and a run
         ends with its slowest rollout.
@@ -250,14 +253,14 @@ class Progress:
         return queue_seconds + self._tail_seconds(in_flight) if in_flight or queued else 0.0
 
     def _tail_seconds(self, in_flight: int) -> float:
-        """Estimate how long the slowest of the rollouts in flight still takes, or of those that will be sent last."""
+        """Estimate how long rollouts run after the queue is empty; if it is empty already, how long from now on."""
         slowest = self.in_flight.duration_quantile(in_flight / (in_flight + 1)) or 0.0
         if self._all_sent_at is None:
             return slowest
         oldest = next((rollout.seconds for rollout in self.in_flight.oldest(1)), 0.0)
-        longer_duration = self.in_flight.duration_quantile(0.5, minimum=oldest)
-        if longer_duration is not None:
-            oldest_left = longer_duration - oldest
+        median_of_longer = self.in_flight.duration_quantile(0.5, minimum=oldest)
+        if median_of_longer is not None:
+            oldest_left = median_of_longer - oldest
         elif rate := self._latest_rate.per_second():
             oldest_left = in_flight / rate  # all take longer than any ended rollout: they queue inside a server
         else:

@@ -166,7 +166,7 @@ def test_the_mean_is_not_computed_for_every_redraw(clock: Clock) -> None:
         computed += 1
         clock.now += 0.3
 
-    progress.current_mean = compute_slowly  # type: ignore[method-assign]
+    progress.compute_mean = compute_slowly  # type: ignore[method-assign]
     for _ in range(40):
         progress.mean()
         clock.now += 0.25
