@@ -203,7 +203,7 @@ def _checked_rows(sources: Sequence[DatasetSource]) -> Iterator[bytes]:
     """Yield the rows as agents get them; at the end raise an error with all rows that cannot be used."""
     preparer, notice = ChunkPreparer(measure=False), ThrottledNotice()
     refused: list[tuple[DatasetSource, RowProblems]] = []
-    spans = [line_span(source.path, *source.rows) for source in sources]
+    spans = [line_span(source.path, *source.row_range) for source in sources]
     total, done = sum(span.size for span in spans), 0
     for source, span in zip(sources, spans, strict=True):
         problems, lines = RowProblems(), span.lines_before
