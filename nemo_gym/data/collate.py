@@ -104,7 +104,7 @@ class CollationResult:
 
 
 @dataclass(slots=True)
-class _SourceScan:
+class _Scan:
     """One source while it is read, with the results so far."""
 
     source: DatasetSource
@@ -137,8 +137,7 @@ def collate(
     """
     _check_outputs(sources, output)
     scans = [
-        _SourceScan(source, line_span(source.path, *source.row_range), _size_and_time(source.path))
-        for source in sources
+        _Scan(source, line_span(source.path, *source.row_range), _size_and_time(source.path)) for source in sources
     ]
     try:
         with StagedFiles() as staged:
@@ -161,7 +160,7 @@ def _size_and_time(path: Path) -> tuple[int, int]:
 
 
 def _stage_rows(
-    scans: Sequence[_SourceScan],
+    scans: Sequence[_Scan],
     output: Path,
     staged: StagedFiles,
     max_errors: int | None,
@@ -195,7 +194,7 @@ def _stage_rows(
     return False
 
 
-def _tasks(scans: Sequence[_SourceScan], max_errors: int | None) -> Iterator[ChunkTask]:
+def _tasks(scans: Sequence[_Scan], max_errors: int | None) -> Iterator[ChunkTask]:
     """Yield the chunks of all files with the settings of their datasets."""
     for number, scan in enumerate(scans):
         source = scan.source
@@ -208,7 +207,7 @@ def _usable_processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _check_scans(scans: Sequence[_SourceScan], *, stopped: bool) -> None:
+def _check_scans(scans: Sequence[_Scan], *, stopped: bool) -> None:
     """Raise if rows are invalid, a file changed while it was read, or a dataset is empty."""
     invalid = [(scan.source, scan.problems) for scan in scans if scan.problems]
     if invalid:
@@ -223,7 +222,7 @@ def _check_scans(scans: Sequence[_SourceScan], *, stopped: bool) -> None:
             raise DataError(f"the dataset has no rows{rows}", where=str(path))
 
 
-def _stage_metrics(scans: Sequence[_SourceScan], staged: StagedFiles, *, overwrite: bool) -> CollationResult:
+def _stage_metrics(scans: Sequence[_Scan], staged: StagedFiles, *, overwrite: bool) -> CollationResult:
     """Compare each source's metrics with its metrics file; stage the files that change.
 
     The new metrics of a conflict are also written to a separate file, so that the user can compare both.
@@ -252,7 +251,7 @@ def _stage_metrics(scans: Sequence[_SourceScan], staged: StagedFiles, *, overwri
     return result
 
 
-def _notes(scan: _SourceScan, differences: Sequence[str]) -> list[str]:
+def _notes(scan: _Scan, differences: Sequence[str]) -> list[str]:
     """Describe replaced agent references and an overwritten metrics file."""
     source = scan.source
     notes = [
@@ -264,7 +263,7 @@ def _notes(scan: _SourceScan, differences: Sequence[str]) -> list[str]:
     return notes
 
 
-def _stage_types(scans: Sequence[_SourceScan], output: Path, staged: StagedFiles, result: CollationResult) -> None:
+def _stage_types(scans: Sequence[_Scan], output: Path, staged: StagedFiles, result: CollationResult) -> None:
     """Merge the metrics of each dataset type and stage its metrics file."""
     merged: dict[str, Metrics] = {}
     for scan in scans:

@@ -15,7 +15,8 @@ import orjson
 from nemo_gym.convert.chat_conversation import lead_with_instructions, parse_think_tags, text_content
 from nemo_gym.convert.responses_chat import chat_messages, options_to_chat
 from nemo_gym.errors import ConversionError
-from nemo_gym.keys import RESPONSE_KEY_NAME, RESPONSES_CREATE_PARAMS_KEY_NAME
+from nemo_gym.keys import RESPONSE_KEY_NAME as RESPONSE
+from nemo_gym.keys import RESPONSES_CREATE_PARAMS_KEY_NAME as PARAMS
 
 Message: TypeAlias = dict[str, Any]
 Reasoning: TypeAlias = Literal["inline", "separate", "drop"]
@@ -63,10 +64,7 @@ def read_conversation(record: Mapping[str, Any], style: MessageStyle = DEFAULT_S
     Raises:
         ConversionError: the rollout has content that this format cannot express, or no message of the model.
     """
-    request, response = (
-        _read_object(record, RESPONSES_CREATE_PARAMS_KEY_NAME),
-        _read_object(record, RESPONSE_KEY_NAME),
-    )
+    request, response = _read_object(record, PARAMS), _read_object(record, RESPONSE)
     prompt, output = _request_messages(request), chat_messages(response.get("output"))
     messages = _convert_messages([*prompt, *output], style)
     completion = messages[len(prompt) :]
@@ -81,7 +79,7 @@ def prompt_messages(record: Mapping[str, Any], style: MessageStyle) -> list[Mess
     Raises:
         ConversionError: a message has content that this format cannot express.
     """
-    return _convert_messages(_request_messages(_read_object(record, RESPONSES_CREATE_PARAMS_KEY_NAME)), style)
+    return _convert_messages(_request_messages(_read_object(record, PARAMS)), style)
 
 
 def _request_messages(request: Mapping[str, Any]) -> list[Message]:
@@ -92,10 +90,7 @@ def _request_messages(request: Mapping[str, Any]) -> list[Message]:
 
 def chat_tools(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the tools of the request; if it has none, those of the response, which an agent may have added."""
-    request, response = (
-        _read_object(record, RESPONSES_CREATE_PARAMS_KEY_NAME),
-        _read_object(record, RESPONSE_KEY_NAME),
-    )
+    request, response = _read_object(record, PARAMS), _read_object(record, RESPONSE)
     tools = request.get("tools") or response.get("tools")
     return _convert_tools(orjson.dumps(tools)) if tools else []
 

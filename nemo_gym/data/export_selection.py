@@ -97,12 +97,9 @@ class ScoredRollouts:
         and agent, so that their order does not depend on which rollout finished first. Tasks without an index follow
         those with one, in order of appearance.
         """
-
-        def task_order(entry: tuple[tuple[int, bool, str, int], list[IndexedRollout]]) -> tuple[int, bool, int, str]:
-            (file, lacks_index, agent, _), rollouts = entry
-            return file, lacks_index, rollouts[0].task, agent
-
-        for _, rollouts in sorted(self.tasks.items(), key=task_order):
+        tasks = self.tasks.items()
+        by_order = {(file, lacks_index, group[0].task, agent): group for (file, lacks_index, agent, _), group in tasks}
+        for _, rollouts in sorted(by_order.items()):
             unique: dict[int, IndexedRollout] = {}
             for number, rollout in enumerate(rollouts):
                 # Rollouts without an index are all different: they get negative keys, which no index has.

@@ -153,32 +153,24 @@ def versions_to_delete(registry: "Registry", name: str) -> list[str]:
     Raises:
         RegistryError: the dataset does not exist.
     """
-    _require_dataset(registry, name)
-    return registry.versions(name)
-
-
-def _require_dataset(registry: "Registry", name: str) -> None:
-    """Raise RegistryError if the dataset does not exist."""
     if not registry.has(name):
         fix = "check the name; gym dataset upload publishes without deleting"
         raise RegistryError(f"unknown dataset {name!r} in the GitLab registry", fix=fix)
+    return registry.versions(name)
 
 
 def refuse_pull_request(config: BaseUploadJsonlDatasetHuggingFaceConfig) -> None:
     """Raise ConfigError if a migration would publish in a pull request: closing that would lose the only copy."""
     if config.create_pr or (config.revision or "").startswith("refs/pr/"):
-        raise ConfigError(
-            "a dataset that is only in a pull request on the Hub cannot be deleted from GitLab",
-            fix="gym dataset upload --create-pr; after merging, run this command without --create-pr and --revision",
-        )
+        problem = "a dataset that is only in a pull request on the Hub cannot be deleted from GitLab"
+        fix = "gym dataset upload --create-pr; after merging, run this command without --create-pr and --revision"
+        raise ConfigError(problem, fix=fix)
 
 
 def migrate_to_hub(
     config: BaseUploadJsonlDatasetHuggingFaceConfig, registry: "Registry", *, meter: Meter = ignore_progress
 ) -> hub.PublishedFile:
-    """Publish the local file of a dataset on the Hub, verify it there, then delete the dataset from GitLab.
-
-    Nothing is copied from GitLab: versions that differ from the local file are lost.
+    """Publish a local file on the Hub, verify it there, then delete the dataset of that name, not copied, from GitLab.
 
     Raises:
         ConfigError: the file or the configuration cannot be used, or the file would be published in a pull request.
@@ -186,7 +178,7 @@ def migrate_to_hub(
     """
     refuse_pull_request(config)
     name = dataset_name_of(config)
-    _require_dataset(registry, name)
+    versions_to_delete(registry, name)  # raises if the dataset does not exist
     published = hub.upload(config, meter=meter)
     try:
         registry.delete(name)

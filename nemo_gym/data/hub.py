@@ -133,13 +133,7 @@ def collection_of(config: BaseUploadJsonlDatasetHuggingFaceConfig) -> str:
 
 
 def resources_server_of(path: str) -> tuple[str, str]:
-    """Return folder name and domain of the first resources server that has a `domain` in the configuration file `path`.
-
-    A relative path is looked up in the search roots.
-
-    Raises:
-        ConfigError: the file is missing, or no resources server in it has a domain.
-    """
+    """Return folder name and domain of the first resources server with a `domain` in a file below a search root."""
     tree = read_source(find_file(path, component_search_roots(), "the file of resource_config_path")).tree
     for server in instances_of(tree, "resources_servers"):
         if server.fields.get("domain"):
@@ -200,9 +194,7 @@ def download(
 
 
 def split_files(files: Sequence[str], split: str, repo: str) -> list[str]:
-    """Return the files of a split: `<split>.jsonl`, or else all files whose path contains a word for the split.
-
-    For example, `data/train-00000-of-00002.parquet` belongs to `train`, and `dev.jsonl` to `validation`.
+    """Return `<split>.jsonl`, or else all files with a word for the split in their path, such as `data/dev-0.parquet`.
 
     Raises:
         RegistryError: files of different folders or formats match.
