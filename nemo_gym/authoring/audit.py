@@ -19,13 +19,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from nemo_gym.authoring.audit_result import AuditResult, Check, Finding
-from nemo_gym.authoring.audit_server import (
-    AuditReply,
-    PlayTools,
-    ServerUnderAudit,
-    folder_settings,
-    serve_for_audit,
-)
+from nemo_gym.authoring.audit_server import AuditReply, PlayTools, ServerUnderAudit, folder_settings, serve_for_audit
 from nemo_gym.authoring.cheats import generic_cheats, injections
 from nemo_gym.authoring.model_replies import Reply, Row, shorten_reply
 from nemo_gym.authoring.verifier_cases import REWARD_TOLERANCE

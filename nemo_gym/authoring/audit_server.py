@@ -24,11 +24,7 @@ from nemo_gym.config.omegaconf_adapter import as_plain_value
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_JUDGE_ERROR_KEY
-from nemo_gym.openai_utils import (
-    NeMoGymChatCompletion,
-    NeMoGymResponse,
-    NeMoGymResponseCreateParamsNonStreaming,
-)
+from nemo_gym.openai_utils import NeMoGymChatCompletion, NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.serve.addresses import validate_config
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.transport import in_process
@@ -232,9 +228,7 @@ def model_refs(settings: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def folder_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings of a folder's server from `configs/<folder>.yaml`, or else from the first file in `configs`.
-
-    Without such a file, or without the server in it, the settings are empty.
+    """Return a server's settings from `configs/<folder>.yaml` or else the first file in `configs`; empty if missing.
 
     Raises:
         ConfigError: the file cannot be read or resolved.

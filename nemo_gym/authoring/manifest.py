@@ -167,8 +167,6 @@ def find_manifest(name: str, kind: Kind | None, roots: list[Path]) -> tuple[Path
     ((found_kind, path),) = paths.items()
     manifest = read_manifest(path)
     if (manifest.name, manifest.kind) != (name, found_kind):
-        raise ConfigError(
-            f"describes the {manifest.kind} '{manifest.name}', but is in the folder of the {found_kind} '{name}'",
-            where=str(path),
-        )
+        problem = f"describes the {manifest.kind} '{manifest.name}', but is in the folder of the {found_kind} '{name}'"
+        raise ConfigError(problem, where=str(path))
     return path, manifest

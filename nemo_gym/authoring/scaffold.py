@@ -205,11 +205,7 @@ def _read_template(name: str) -> str:
 def _name_values(name: str) -> dict[str, str]:
     """Return the template values of a name: for `my_sums` also `MySums` and `My sums`."""
     parts = [part for part in name.split("_") if part]
-    return {
-        "name": name,
-        "Name": "".join(part.capitalize() for part in parts),
-        "title": " ".join(parts).capitalize(),
-    }
+    return {"name": name, "Name": "".join(part.capitalize() for part in parts), "title": " ".join(parts).capitalize()}
 
 
 def _server_values(reused: ReusedVerifier | None, roots: Sequence[Path]) -> dict[str, str]:
@@ -257,10 +253,7 @@ def _dataset_values(kind: Kind, name: str) -> dict[str, str]:
 
 
 def _profile_values(kind: Kind, name: str, profile: str) -> dict[str, str]:
-    """Return the template values that depend on the kind and the profile.
-
-    `more` and `files` are further lines of the manifest and of the README's table of files.
-    """
+    """Return the template values of a kind and profile: `more` manifest lines, `files` in the README, and others."""
     folder, more, files, driver_line = f"{FOLDERS[kind]}/{name}", "", "", ""
     commands = f"gym eval run --{kind} {name} --model-type openai_model"
     if profile == DRIVER_PROFILE:

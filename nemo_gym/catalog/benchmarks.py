@@ -211,9 +211,8 @@ def preparations(config: Mapping[str, Any], roots: Sequence[Path]) -> list[Prepa
     for agent, _, dataset in benchmark_datasets(config):
         by_agent.setdefault(agent, []).append(dataset)
     if not by_agent:
-        raise ConfigError(
-            f"no agent has a dataset of type '{BENCHMARK}'", fix="choose a benchmark with --benchmark or --config"
-        )
+        fix = "choose a benchmark with --benchmark or --config"
+        raise ConfigError(f"no agent has a dataset of type '{BENCHMARK}'", fix=fix)
     pending: list[Preparation] = []
     problems: list[str] = []
     for agent, datasets in by_agent.items():
@@ -314,11 +313,9 @@ class ScriptRunner:
                 child.communicate(orjson.dumps({**request, "only_check": only_check}), timeout=self._timeout_seconds)
             except subprocess.TimeoutExpired:
                 step = "importing the script (slow code belongs in prepare())" if only_check else "prepare()"
-                raise PrepareFailed(
-                    f"{step} took longer than {self._timeout_seconds:g} s and was killed",
-                    where=str(script),
-                    fix="increase --timeout, or check why the script is slow",
-                ) from None
+                problem = f"{step} took longer than {self._timeout_seconds:g} s and was killed"
+                fix = "increase --timeout, or check why the script is slow"
+                raise PrepareFailed(problem, where=str(script), fix=fix) from None
             finally:
                 self._kill(child)
             reply_file.seek(0)

@@ -70,11 +70,8 @@ def config_file(kind: ComponentKind, value: str, roots: Sequence[Path]) -> Path:
     names = kind.names(roots)
     close = get_close_matches(value, names, n=1)
     searched = ", ".join(str(root) for root in roots)
-    raise UnknownName(
-        f"unknown name '{value}': no {candidates[0]} in {searched}",
-        where=kind.flag,
-        fix=close[0] if close else (f"one of {', '.join(names)}" if names else "use an existing configuration"),
-    )
+    fix = close[0] if close else (f"one of {', '.join(names)}" if names else "use an existing configuration")
+    raise UnknownName(f"unknown name '{value}': no {candidates[0]} in {searched}", where=kind.flag, fix=fix)
 
 
 def _first_file(candidates: Sequence[Path], roots: Sequence[Path]) -> Path | None:

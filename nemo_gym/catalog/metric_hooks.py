@@ -8,13 +8,7 @@ HOOKS = frozenset({"compute_metrics", "get_key_metrics"})
 ENDPOINT = "aggregate_metrics"
 PATH = "/aggregate_metrics"
 STANDARD_BASES = frozenset(
-    {
-        "BaseModel",
-        "BaseResourcesServer",
-        "BaseResponsesAPIAgent",
-        "SimpleResourcesServer",
-        "SimpleResponsesAPIAgent",
-    }
+    {"BaseModel", "BaseResourcesServer", "BaseResponsesAPIAgent", "SimpleResourcesServer", "SimpleResponsesAPIAgent"}
 )
 """Server classes that compute only the standard metrics."""
 

@@ -1,7 +1,4 @@
-"""Prepare the rows of dataset files for collation: split each file into chunks; check, measure and encode their rows.
-
-`prepare_chunks` does this for many chunks, in worker processes if requested.
-"""
+"""Prepare dataset rows for collation: split files into chunks; check, measure and encode the rows of each."""
 
 import itertools
 import json

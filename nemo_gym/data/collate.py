@@ -15,14 +15,7 @@ from typing import Any
 from nemo_gym.catalog.atomic_files import StagedFiles, whole_file
 from nemo_gym.catalog.row_problems import DataError, RowProblems, row_count_text
 from nemo_gym.data.chunks import ChunkTask, FileSpan, line_span, prepare_chunks
-from nemo_gym.data.row_metrics import (
-    NO_TOKENIZER_NOTE,
-    Metrics,
-    MetricsState,
-    Report,
-    compare_metrics,
-    encode_metrics,
-)
+from nemo_gym.data.row_metrics import NO_TOKENIZER_NOTE, Metrics, MetricsState, Report, compare_metrics, encode_metrics
 from nemo_gym.data.sources import DatasetSource, Watch
 
 CHUNK = 2 * 1024 * 1024
@@ -109,7 +102,7 @@ class _Scan:
 
     source: DatasetSource
     span: FileSpan
-    size_and_time: tuple[int, int]
+    file_state: tuple[int, int]
     """Size and modification time of the file when reading began."""
     metrics: Metrics = field(default_factory=Metrics)
     problems: RowProblems = field(default_factory=RowProblems)
@@ -136,9 +129,7 @@ def collate(
         DataError: a dataset has no rows, changed while it was read, or a file cannot be written.
     """
     _check_outputs(sources, output)
-    scans = [
-        _Scan(source, line_span(source.path, *source.row_range), _size_and_time(source.path)) for source in sources
-    ]
+    scans = [_Scan(source, line_span(source.path, *source.row_range), _file_state(source.path)) for source in sources]
     try:
         with StagedFiles() as staged:
             stopped = _stage_rows(scans, output, staged, max_errors, processes, watch)
@@ -154,7 +145,7 @@ def collate(
     return result
 
 
-def _size_and_time(path: Path) -> tuple[int, int]:
+def _file_state(path: Path) -> tuple[int, int]:
     status = path.stat()
     return status.st_size, status.st_mtime_ns
 
@@ -214,7 +205,7 @@ def _check_scans(scans: Sequence[_Scan], *, stopped: bool) -> None:
         raise RowsRefused(invalid, stopped=stopped)
     for scan in scans:
         path = scan.source.path
-        if _size_and_time(path) != scan.size_and_time:
+        if _file_state(path) != scan.file_state:
             raise DataError("the file changed while it was read", where=str(path), fix="collate again")
         if not scan.metrics.examples:
             first, end = scan.source.row_range
@@ -278,11 +269,9 @@ def _check_outputs(sources: Sequence[DatasetSource], output: Path) -> None:
     """Raise if an output file is an input file, or if the output folder is a file."""
     inputs = {source.path.resolve() for source in sources}
     kinds = dict.fromkeys(source.config.type for source in sources)
-    outputs = [output / f"{kind}.jsonl" for kind in kinds] + [source.prepared_path for source in sources]
-    for path in outputs:
+    fix = "use another --output-dir"
+    for path in [output / f"{kind}.jsonl" for kind in kinds] + [source.prepared_path for source in sources]:
         if path.resolve() in inputs:
-            raise DataError(
-                "the collated rows would overwrite this dataset", where=str(path), fix="use another --output-dir"
-            )
+            raise DataError("the collated rows would overwrite this dataset", where=str(path), fix=fix)
     if output.exists() and not output.is_dir():
-        raise DataError("the output folder is a file", where=str(output), fix="use another --output-dir")
+        raise DataError("the output folder is a file", where=str(output), fix=fix)

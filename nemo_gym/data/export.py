@@ -12,13 +12,7 @@ from typing import Any
 
 from nemo_gym.catalog.row_problems import DataError
 from nemo_gym.data.export_files import writing_export
-from nemo_gym.data.export_messages import (
-    ChatConversation,
-    MessageStyle,
-    chat_tools,
-    prompt_messages,
-    read_conversation,
-)
+from nemo_gym.data.export_messages import ChatConversation, MessageStyle, chat_tools, prompt_messages, read_conversation
 from nemo_gym.data.export_selection import (
     MASK_KEY,
     ExportDatasetConfig,
@@ -87,11 +81,7 @@ def export(
     index = index_rollouts(config.rollouts_jsonl_fpath, meter)
     choices = choose_rollouts(index, config)
     result = ExportResult(
-        Path(config.output_fpath),
-        config.format,
-        rollouts=len(index),
-        tasks=len(index.tasks),
-        left_out=index.left_out,
+        Path(config.output_fpath), config.format, rollouts=len(index), tasks=len(index.tasks), left_out=index.left_out
     )
     with RolloutReader(index.files) as reader, writing_export(result.path) as write:
         builder = _RowBuilder(config, index.files, runs or {}, _InputRows(inputs or {}), reader)

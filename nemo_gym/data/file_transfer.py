@@ -92,9 +92,8 @@ def existing_file(path: str | Path) -> Path:
     """
     file = Path(path).expanduser()
     if not file.is_file():
-        raise ConfigPathNotFoundError(
-            f"file not found: {str(path)!r}", fix="check the path; it is relative to the working directory"
-        )
+        fix = "check the path; it is relative to the working directory"
+        raise ConfigPathNotFoundError(f"file not found: {str(path)!r}", fix=fix)
     return file
 
 

@@ -98,22 +98,16 @@ def upload(
     entry = registry.version(name, version)
     state = "absent" if entry is None else _file_state(registry, entry, file.name, digest)
     if state == "other":
-        raise RegistryError(
-            f"version {version} already has a different {file.name}, and versions cannot be changed",
-            where=name,
-            fix="choose a new version with --revision",
-        )
+        problem = f"version {version} already has a different {file.name}, and versions cannot be changed"
+        raise RegistryError(problem, where=name, fix="choose a new version with --revision")
     if state != "same":
         entry = entry or registry.create_version(name, version)
         _send_checksum(registry, entry, file.name, digest)
         registry.send(entry, file, meter)
         actual = remote_sha256(registry.file_opener(entry, file.name), f"{name}/{file.name}")
         if actual != digest.sha256:
-            raise ChecksumMismatch(
-                f"the registry's copy has the SHA-256 {actual}, {file} has {digest.sha256}",
-                where=f"{name} {version}/{file.name}",
-                fix="upload it again",
-            )
+            problem = f"the registry's copy has the SHA-256 {actual}, {file} has {digest.sha256}"
+            raise ChecksumMismatch(problem, where=f"{name} {version}/{file.name}", fix="upload it again")
     return StoredFile(name, version, file.name, digest, state != "same")
 
 

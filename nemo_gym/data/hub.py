@@ -104,11 +104,8 @@ def upload(config: BaseUploadJsonlDatasetHuggingFaceConfig, *, meter: Meter = ig
         )
         revision, url, pull_request = str(commit.oid), str(commit.commit_url), commit.pr_url
         if not dataset.has(path, revision, digest):
-            raise ChecksumMismatch(
-                f"the Hub's copy does not have the checksum of {file} (SHA-256 {digest.sha256})",
-                where=f"{repo}/{path}",
-                fix="upload it again; do not use this revision",
-            )
+            problem = f"the Hub's copy does not have the checksum of {file} (SHA-256 {digest.sha256})"
+            raise ChecksumMismatch(problem, where=f"{repo}/{path}", fix="upload it again; do not use this revision")
     dataset.add_to_collection(collection_of(config))
     return PublishedFile(repo, path, revision, digest, changed, url, pull_request)
 
@@ -119,10 +116,8 @@ def repo_of(config: BaseUploadJsonlDatasetHuggingFaceConfig) -> str:
     name = f"{config.hf_dataset_prefix}-{domain}-{config.dataset_name or server}"
     for part in (config.hf_organization, name):
         if not _REPO_NAME.fullmatch(part) or ".." in part or "--" in part:
-            raise ConfigError(
-                f"{part!r} is not valid in a repository name",
-                fix="use up to 96 letters, digits, '-', '_' and '.', without '--' and '..'",
-            )
+            fix = "use up to 96 letters, digits, '-', '_' and '.', without '--' and '..'"
+            raise ConfigError(f"{part!r} is not valid in a repository name", fix=fix)
     return f"{config.hf_organization}/{name}"
 
 
@@ -172,10 +167,7 @@ def fetch(
 
 
 def download(
-    config: DownloadJsonlDatasetHuggingFaceConfig,
-    *,
-    revision: str | None = None,
-    meter: Meter = ignore_progress,
+    config: DownloadJsonlDatasetHuggingFaceConfig, *, revision: str | None = None, meter: Meter = ignore_progress
 ) -> dict[Path, Digest]:
     """Download one file, one split or every split of a dataset; return the digests by path."""
     dataset = HubDataset(config.repo_id, config.hf_token, revision)
@@ -417,6 +409,5 @@ def _reject_long_pauses(response: Any) -> None:
     """Raise on a long Retry-After, because the library would sleep for the whole time."""
     seconds = response.headers.get("retry-after", "")
     if seconds.isdigit() and int(seconds) > LONGEST_PAUSE:
-        raise RegistryError(
-            f"the Hub is rate-limiting; retry in {seconds} s", where=response.url.host, fix="try again later"
-        )
+        fix = "try again later"
+        raise RegistryError(f"the Hub is rate-limiting; retry in {seconds} s", where=response.url.host, fix=fix)

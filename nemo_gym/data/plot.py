@@ -36,10 +36,7 @@ def check_plot(path: Path) -> None:
 
 
 def plot(metrics_by_type: Mapping[str, Metrics], path: Path) -> None:
-    """Draw the input lengths of all dataset types on the left of a figure, their turns on the right.
-
-    Lengths are in tokens or, if the tokens of a type were not counted, in words.
-    """
+    """Draw the input lengths (in words if tokens were not counted) and the turns of all dataset types, side by side."""
     figures: Any = importlib.import_module("matplotlib.figure")
     figure = figures.Figure(figsize=(11, 4), layout="constrained")  # pyplot would change global state
     left, right = figure.subplots(1, 2)

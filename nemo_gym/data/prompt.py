@@ -130,11 +130,8 @@ def validate_prompt_compatibility(rows: Iterable[Mapping[str, Any]], config: Pro
     indices = [index for index, row in enumerate(rows) if has_input(row)]
     if indices:
         listed = ", ".join(map(str, indices[:MAX_LISTED])) + (", …" if len(indices) > MAX_LISTED else "")
-        raise PromptError(
-            f"{len(indices)} rows already have {PARAMS}.input: {listed}",
-            where=config._source,
-            fix="remove the prompt config, or use rows without an input",
-        )
+        fix = "remove the prompt config, or use rows without an input"
+        raise PromptError(f"{len(indices)} rows already have {PARAMS}.input: {listed}", where=config._source, fix=fix)
 
 
 def apply_prompt_to_row(row: Mapping[str, Any], config: PromptConfig, *, where: str | None = None) -> Row:
@@ -307,9 +304,8 @@ def _fill_template(template: str, row: Mapping[str, Any], location: str | None) 
             continue
         if name not in row:
             fields = ", ".join(sorted(map(str, row))) or "none"
-            raise PromptFieldError(
-                f"the row lacks the field {name!r} of the template; it has: {fields}", where=location
-            )
+            problem = f"the row lacks the field {name!r} of the template; it has: {fields}"
+            raise PromptFieldError(problem, where=location)
         try:
             parts.append(format(_FORMATTER.convert_field(row[name], conversion), spec))
         except (ValueError, TypeError) as error:

@@ -130,13 +130,11 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
         for name in (*linked_folders, *files):
             file = Path(folder, name)
             if not file.resolve().is_relative_to(root):
-                raise SkillsError(
-                    "the link points outside the skills folder", where=str(file), fix="replace the link by a copy"
-                )
+                fix = "replace the link by a copy"
+                raise SkillsError("the link points outside the skills folder", where=str(file), fix=fix)
             if not file.is_file():
-                raise SkillsError(
-                    "not a regular file", where=str(file), fix="replace it by a regular file, or remove it"
-                )
+                fix = "replace it by a regular file, or remove it"
+                raise SkillsError("not a regular file", where=str(file), fix=fix)
             entries.append((file.relative_to(root).as_posix(), file))
     yield from sorted(entries, key=lambda entry: os.fsencode(entry[0]))
 

@@ -97,10 +97,8 @@ def find_sources(instances: Iterable[ServerInstanceConfig], mode: Mode) -> list[
                 sources.append(DatasetSource(instance.name, config, path, path.stem))
     if not sources:
         existing = ", ".join(dict.fromkeys(types)) or "none"
-        raise ConfigError(
-            f"no agent has a dataset of type {' or '.join(TYPES_OF_MODE[mode])} (existing types: {existing})",
-            fix="add one under 'datasets' of an agent, or choose the other --mode",
-        )
+        problem = f"no agent has a dataset of type {' or '.join(TYPES_OF_MODE[mode])} (existing types: {existing})"
+        raise ConfigError(problem, fix="add one under 'datasets' of an agent, or choose the other --mode")
     problems = []
     for source in sources:  # an invalid prompt is reported before any row is read
         try:
