@@ -75,7 +75,7 @@ def line_span(path: Path, first: int | None = None, end: int | None = None) -> F
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkTask:
+class ChunkSpec:
     """A chunk with the settings for preparing its rows."""
 
     chunk: FileSpan
@@ -112,18 +112,18 @@ class ChunkPreparer:
         self._checker = RowChecker()
         self._metrics = MetricsCollector() if measure else None
 
-    def prepare(self, task: ChunkTask) -> PreparedChunk:
+    def prepare(self, spec: ChunkSpec) -> PreparedChunk:
         """Prepare the rows of a chunk; stop after `max_errors` invalid rows."""
         result = PreparedChunk()
-        prompt = load_prompt_config(task.prompt) if task.prompt else None
-        stamp = AgentStamp(task.agent)
+        prompt = load_prompt_config(spec.prompt) if spec.prompt else None
+        stamp = AgentStamp(spec.agent)
         encoded = []
-        for raw in task.chunk.lines():
+        for raw in spec.chunk.lines():
             result.lines += 1
-            line, problems = self._prepare_line(raw, prompt, stamp, task.repeats)
+            line, problems = self._prepare_line(raw, prompt, stamp, spec.repeats)
             if problems:
                 result.problems.add(result.lines, problems)
-                if task.max_errors is not None and result.problems.rows >= task.max_errors:
+                if spec.max_errors is not None and result.problems.rows >= spec.max_errors:
                     break
             encoded.append(line)
         if not result.problems:
@@ -188,16 +188,16 @@ class AgentStamp:
 
 
 def prepare_chunks(
-    tasks: Sequence[ChunkTask], *, processes: int
-) -> Generator[tuple[ChunkTask, PreparedChunk], None, None]:
-    """Yield every task with its prepared chunk, in the order of `tasks`.
+    specs: Sequence[ChunkSpec], *, processes: int
+) -> Generator[tuple[ChunkSpec, PreparedChunk], None, None]:
+    """Yield every spec with its prepared chunk, in the order of `specs`.
 
-    The worker processes are forks of this process, so they need no imports and know the tasks. A process with several
+    The worker processes are forks of this process, so they need no imports and know the specs. A process with several
     threads prepares all chunks itself, because a fork would copy the locks that its other threads hold.
     """
     if processes <= 1 or not has_single_thread():
         preparer = ChunkPreparer()
-        yield from ((task, preparer.prepare(task)) for task in tasks)
+        yield from ((spec, preparer.prepare(spec)) for spec in specs)
         return
     token_counter()  # loads the tokenizer before the forks, which then share its memory
     context = multiprocessing.get_context("fork")
@@ -205,13 +205,13 @@ def prepare_chunks(
     try:
         for number in range(processes):
             reader, writer = context.Pipe(duplex=False)
-            worker = context.Process(target=_run_worker, args=(tasks[number::processes], writer))
+            worker = context.Process(target=_run_worker, args=(specs[number::processes], writer))
             worker.start()
             writer.close()  # so that reading ends when the worker has ended
             workers.append((worker, reader))
-        # Worker n has the tasks n, n + processes, …, so the results of all workers are read in turn.
-        for task, (_, reader) in zip(tasks, itertools.cycle(workers), strict=False):
-            yield task, _receive_chunk(reader, task)
+        # Worker n has the specs n, n + processes, …, so the results of all workers are read in turn.
+        for spec, (_, reader) in zip(specs, itertools.cycle(workers), strict=False):
+            yield spec, _receive_chunk(reader, spec)
     finally:
         for process, reader in workers:
             process.kill()  # workers have no state to save
@@ -219,27 +219,27 @@ def prepare_chunks(
             reader.close()
 
 
-def _receive_chunk(reader: Connection, task: ChunkTask) -> PreparedChunk:
+def _receive_chunk(reader: Connection, spec: ChunkSpec) -> PreparedChunk:
     """Return the next result of a worker, or raise the exception that it sent."""
     try:
         result: PreparedChunk | Exception = reader.recv()
     except (EOFError, OSError):
-        problem = f"the worker process of {task.chunk.path} ended unexpectedly"
+        problem = f"the worker process of {spec.chunk.path} ended unexpectedly"
         raise WorkerFailed(problem, fix="check the free memory, or use fewer processes") from None
     if isinstance(result, Exception):
         raise result
     return result
 
 
-def _run_worker(tasks: Sequence[ChunkTask], writer: Connection) -> None:
-    """Prepare tasks in a worker process. A full pipe blocks the worker until its results are needed."""
+def _run_worker(specs: Sequence[ChunkSpec], writer: Connection) -> None:
+    """Prepare chunks in a worker process. A full pipe blocks the worker until its results are needed."""
     exit_with_parent()
     os.setpgid(0, 0)  # Ctrl-C goes to the parent, which then kills its workers
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     preparer = ChunkPreparer()
-    for task in tasks:
+    for spec in specs:
         try:
-            writer.send(preparer.prepare(task))
+            writer.send(preparer.prepare(spec))
         except (GymError, OSError) as error:
             writer.send(error)

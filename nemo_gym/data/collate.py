@@ -14,7 +14,7 @@ from typing import Any
 
 from nemo_gym.catalog.atomic_files import StagedFiles, whole_file
 from nemo_gym.catalog.row_problems import DataError, RowProblems, row_count_text
-from nemo_gym.data.chunks import ChunkTask, FileSpan, line_span, prepare_chunks
+from nemo_gym.data.chunks import ChunkSpec, FileSpan, line_span, prepare_chunks
 from nemo_gym.data.row_metrics import NO_TOKENIZER_NOTE, Metrics, MetricsState, Report, compare_metrics, encode_metrics
 from nemo_gym.data.sources import DatasetSource, Watch
 
@@ -166,16 +166,16 @@ def _stage_rows(
     prepared = [staged.create(scan.source.prepared_path) for scan in scans]
     if processes is None:
         processes = min(_usable_processors(), MAX_PROCESSES) if total >= MIN_PARALLEL_BYTES else 1
-    with closing(prepare_chunks(list(_tasks(scans, max_errors)), processes=processes)) as chunks:
-        for task, chunk in chunks:
-            scan = scans[task.source]
+    with closing(prepare_chunks(list(_chunk_specs(scans, max_errors)), processes=processes)) as chunks:
+        for spec, chunk in chunks:
+            scan = scans[spec.source]
             scan.metrics.merge(chunk.metrics)
             scan.problems.merge(chunk.problems, after=scan.span.lines_before + scan.lines)
             scan.other_agents += chunk.other_agents
             scan.lines += chunk.lines
-            prepared[task.source].write(chunk.written)
+            prepared[spec.source].write(chunk.written)
             collated[scan.source.config.type].write(chunk.written)
-            done += task.chunk.size
+            done += spec.chunk.size
             invalid += chunk.problems.rows
             watch("collating", done, total)
             if max_errors is not None and invalid >= max_errors:
@@ -185,13 +185,13 @@ def _stage_rows(
     return False
 
 
-def _tasks(scans: Sequence[_Scan], max_errors: int | None) -> Iterator[ChunkTask]:
+def _chunk_specs(scans: Sequence[_Scan], max_errors: int | None) -> Iterator[ChunkSpec]:
     """Yield the chunks of all files with the settings of their datasets."""
     for number, scan in enumerate(scans):
         source = scan.source
         repeats = source.config.num_repeats
         for chunk in scan.span.chunks(max(CHUNK // repeats, SMALLEST_CHUNK)):
-            yield ChunkTask(chunk, source.agent, repeats, source.prompt, max_errors, number)
+            yield ChunkSpec(chunk, source.agent, repeats, source.prompt, max_errors, number)
 
 
 def _usable_processors() -> int:

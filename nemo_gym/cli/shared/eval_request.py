@@ -21,7 +21,7 @@ from nemo_gym.config.keys import value_of
 from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config.search_roots import _augment_sys_path
 from nemo_gym.config_types import DEPRECATED_UPLOAD_ROLLOUTS_KEY, ServerInstanceConfig
-from nemo_gym.data.chunks import ChunkPreparer, ChunkTask, line_span
+from nemo_gym.data.chunks import ChunkPreparer, ChunkSpec, line_span
 from nemo_gym.data.collate import RowsRefused
 from nemo_gym.data.sources import (
     PREFERRED_TYPES,
@@ -208,7 +208,7 @@ def _checked_rows(sources: Sequence[DatasetSource]) -> Iterator[bytes]:
     for source, span in zip(sources, spans, strict=True):
         problems, lines = RowProblems(), span.lines_before
         for chunk in span.chunks(CHUNK_BYTES):
-            part = preparer.prepare(ChunkTask(chunk, source.agent, source.config.num_repeats, source.prompt))
+            part = preparer.prepare(ChunkSpec(chunk, source.agent, source.config.num_repeats, source.prompt))
             problems.merge(part.problems, after=lines)
             lines += part.lines
             done += chunk.end - chunk.start
