@@ -59,7 +59,7 @@ def check_manifest(path: Path, manifest: EnvironmentManifest, roots: Sequence[Pa
 
 
 def sync_manifest(path: Path, manifest: EnvironmentManifest, roots: Sequence[Path]) -> EnvironmentManifest:
-    """Copy the mirrored values from config.yaml into the manifest; comment lines move to its top, inline comments go."""
+    """Copy mirrored values from config.yaml into the manifest; move comment lines to its top, drop other comments."""
     configured = configured_fields(path.parent / "config.yaml", roots)
     written = {key: value for key, value in manifest.written_fields().items() if key not in MIRRORED}
     updated = EnvironmentManifest.model_validate({**written, **configured})
