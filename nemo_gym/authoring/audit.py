@@ -19,13 +19,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from nemo_gym.authoring.audit_result import AuditResult, Check, Finding
-from nemo_gym.authoring.audit_server import (
-    AuditReply,
-    PlayTools,
-    ServerUnderAudit,
-    folder_settings,
-    serve_for_audit,
-)
+from nemo_gym.authoring.audit_server import AuditReply, PlayTools, ServerUnderAudit, folder_settings, serve_for_audit
 from nemo_gym.authoring.cheats import generic_cheats, injections
 from nemo_gym.authoring.model_replies import Reply, Row, shorten_reply
 from nemo_gym.authoring.verifier_cases import REWARD_TOLERANCE
@@ -39,9 +33,10 @@ from nemo_gym.wire.run_seed_verify import BaseVerifyRequest
 DEFAULT_ROWS = 10
 DEFAULT_SEED = 1
 CONCURRENCY = 8
-REPEATS = 20
-REPEATED_ROWS = 3
+REPEATS, REPEATED_ROWS = 20, 3
+"""Number of simultaneous verifications of a row in the check `repeat`, and number of rows it uses."""
 INJECTED_ROWS = 2
+"""Number of rows that prompt injections are sent for."""
 MIN_ODD_FORMS = 20
 FAILING_JUDGES: dict[str, str | None] = {
     "a judge that cannot be reached": None,
@@ -51,6 +46,7 @@ FAILING_JUDGES: dict[str, str | None] = {
 
 BreakRow = Callable[[Row], Row]
 Excuse = str | Callable[[Row], str | None]
+"""The reason why a case may fail, or a function that returns it for the rows it applies to."""
 Case = tuple[str, int, Reply]
 """Name of the case, number of the row, reply."""
 
@@ -61,7 +57,7 @@ def _no_replies(_row: Row) -> list[Any]:
 
 @dataclass(frozen=True)
 class Expectations:
-    """The contents of a folder's `audit.py`."""
+    """The contents of a folder's `audit.py`; docs/audit.md describes each of them."""
 
     oracle: Callable[[Row], Reply]
     odd_forms: Callable[[Row], Sequence[Reply]] = _no_replies
@@ -135,16 +131,17 @@ def generated_rows(folder: Path, count: int, seed: int) -> list[Row]:
 
 
 def request_model(server: Any) -> type[BaseModel]:
-    """Return the class of the request body that a server's `verify` declares."""
+    """Return the class of the request body that a server's `verify` declares, or else `BaseVerifyRequest`."""
     hints = inspect.get_annotations(server.verify, eval_str=True)
     models = [hint for name, hint in hints.items() if name != "return" and isinstance(hint, type)]
     return next((model for model in models if issubclass(model, BaseVerifyRequest)), BaseVerifyRequest)
 
 
 def row_breakers(model: type[BaseModel], row: Row) -> Iterator[tuple[str, BreakRow]]:
-    """Yield (name, function that returns a malformed copy of a row) for each field that the verifier declares.
+    """Yield (name, function that returns a malformed copy of a row) for each way to break a field of the verifier.
 
-    Valid changes are left out: an optional field may be missing, and a field whose type includes None may be null.
+    Changes that may be valid are left out: an optional field may be missing or null, and a required field may be null
+    if its type includes None.
     """
     yield "no responses_create_params", lambda row: _without(row, "responses_create_params")
     for name, declared in model.model_fields.items():
@@ -155,8 +152,8 @@ def row_breakers(model: type[BaseModel], row: Row) -> Iterator[tuple[str, BreakR
         if declared.is_required() and not _allows_null(declared.annotation):
             yield f"{name} is null", lambda row, name=name: {**row, name: None}  # type: ignore[misc]
         if name in row:
-            wrong = "another type" if isinstance(row[name], Mapping) else {"unexpected": True}
-            yield f"{name} is of another type", lambda row, name=name, wrong=wrong: {**row, name: wrong}  # type: ignore[misc]
+            other = "another type" if isinstance(row[name], Mapping) else {"unexpected": True}
+            yield f"{name} is of another type", lambda row, name=name, other=other: {**row, name: other}  # type: ignore[misc]
 
 
 def _without(row: Mapping[str, Any], name: str) -> Row:
@@ -222,7 +219,7 @@ async def audit_rows(
 
 
 def serve_folder(folder: Path, expected: Expectations) -> AbstractAsyncContextManager[ServerUnderAudit]:
-    """Start the server of a folder in process, with its configuration and what its audit.py adds to it."""
+    """Start the server of a folder in process; `CONFIG` of its audit.py overrides its configuration."""
     server_class = find_server_class(import_folder_module(folder, "app"), SimpleResourcesServer)
     settings = {**folder_settings(folder), **expected.config}
     return serve_for_audit(server_class, folder.name, settings, expected.act, expected.judge)
@@ -293,11 +290,12 @@ class _Audit:
             for name, reply in [*generic_cheats(row), *self.expected.cheats(row)]:
                 yield name, number, reply
             if self.server.judges and number < INJECTED_ROWS:
-                wrong = [reply for reply in self.expected.wrong(row) if isinstance(reply, str)][:1]
+                wrong = next((reply for reply in self.expected.wrong(row) if isinstance(reply, str)), None)
                 for name, text in injections():
                     yield name, number, text
                     yield f"{name} as the answer", number, self.expected.as_answer(text)
-                    yield from ((f"{name} after a wrong answer", number, f"{one}\n\n{text}") for one in wrong)
+                    if wrong is not None:
+                        yield f"{name} after a wrong answer", number, f"{wrong}\n\n{text}"
 
     async def _check_cases(self, check: Check, cases: Iterable[Case]) -> None:
         """Play the cases, `CONCURRENCY` at a time, and compare each reward with the expected one."""
@@ -337,22 +335,25 @@ class _Audit:
     async def _check_malformed_rows(self) -> None:
         """Check that malformed copies of a row are rejected with 422, by `/seed_session` or by `/verify`.
 
-        One row is used of each set of field names.
+        Of the rows with the same field names, only the first is used.
         """
         model = request_model(self.server.server)
-        shapes = {tuple(sorted(row)): number for number, row in reversed(list(enumerate(self.rows)))}
+        first_rows: dict[frozenset[str], int] = {}
+        for number, row in enumerate(self.rows):
+            first_rows.setdefault(frozenset(row), number)
         count = 0
-        for number in sorted(shapes.values()):
+        for number in first_rows.values():
             row = self.rows[number]
             for name, break_row in [*row_breakers(model, row), *self.expected.malformed]:
                 count += 1
-                answer = await self.server.play(break_row(json.loads(json.dumps(row))), self.expected.oracle(row))
+                row_copy = json.loads(json.dumps(row))
+                answer = await self.server.play(break_row(row_copy), self.expected.oracle(row))
                 if answer.status != 422:
                     self._report(Finding("malformed row", name, number, "status 422", answer.summary))
         self.result.checks["malformed row"] = count
 
     async def _check_repeats(self) -> None:
-        """Verify the oracle many times concurrently, each time in a new session, and compare the outcomes."""
+        """Verify the oracle `REPEATS` times concurrently, each time in a new session, and compare the outcomes."""
         for number, row in enumerate(self.rows[:REPEATED_ROWS]):
             reply = self.expected.oracle(row)
             answers = await asyncio.gather(*(self.server.play(row, reply) for _ in range(REPEATS)))
@@ -378,7 +379,7 @@ class _Audit:
             self.result.checks["judge"] += 1
 
     async def _play_until_judged(self) -> AuditReply | None:
-        """Play replies until one causes a call to the judge, and return the answer to it; None if none does."""
+        """Return the server's answer to the first reply that causes a call to the judge; None if no reply does."""
         for row in self.rows:
             for reply in [*self.expected.wrong(row), *self.expected.odd_forms(row), self.expected.oracle(row)]:
                 previous_calls = self.server.judge_calls

@@ -36,6 +36,7 @@ class Finding:
     """False if the verifier returned no verdict."""
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON, where `actual` is called `found`."""
         return {"found" if key == "actual" else key: value for key, value in asdict(self).items()}
 
 
@@ -72,7 +73,7 @@ class AuditResult:
         return sum(not finding.is_scored for finding in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result as `--json` prints it and as the runner sends it to the command."""
+        """Return the result as `--json` prints it and as `verifier_process` sends it to the command."""
         return {
             "name": self.name,
             "passed": self.is_clean,
@@ -115,7 +116,7 @@ def readme_section(result: AuditResult) -> str:
 
 
 def find_section(text: str, path: Path) -> tuple[int, int] | None:
-    """Return the start and end of the audit section in the text of a README, or None.
+    """Return the start and end of the audit section in the text of a README; None if it has no such section.
 
     Raises:
         ConfigError: the section has no end marker.

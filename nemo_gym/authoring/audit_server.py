@@ -24,16 +24,12 @@ from nemo_gym.config.omegaconf_adapter import as_plain_value
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_JUDGE_ERROR_KEY
-from nemo_gym.openai_utils import (
-    NeMoGymChatCompletion,
-    NeMoGymResponse,
-    NeMoGymResponseCreateParamsNonStreaming,
-)
+from nemo_gym.openai_utils import NeMoGymChatCompletion, NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.serve.addresses import validate_config
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.transport import in_process
 
-PORT = 1
+PORT = 1  # never opened: servers are called in process
 EPISODE_TIMEOUT_SECONDS = 120.0
 PlayTools = Callable[[Row, Reply, ToolCaller], Any]
 """The `act` of an audit.py: makes the tool calls of an episode before `/verify`."""
@@ -45,7 +41,7 @@ class ToolFailed(GymError):
 
 @dataclass(frozen=True)
 class AuditReply:
-    """The server's reply to one call of an audit."""
+    """The server's answer to one call of an audit."""
 
     status: int
     body: Any
@@ -98,6 +94,7 @@ class ScriptedJudge(SimpleResponsesAPIModel):
         except Exception as error:  # code of the server folder: any exception becomes a finding
             self._error = f"{type(error).__name__}: {error}"
             raise
+        # A space, because an empty text would give a response without a message.
         return NeMoGymResponse.model_validate(text_response(text or " "))
 
     async def chat_completions(self, body: Any = Body()) -> NeMoGymChatCompletion:  # noqa: ARG002
@@ -123,7 +120,7 @@ class ServerUnderAudit:
         return await self._play(record, record["response"]["output"], record)
 
     async def _play(self, row: Row, reply: Reply, body: Row) -> AuditReply:
-        """Play one episode and post `body` to `/verify`; a failed seed, tool or timeout becomes the reply's problem."""
+        """Play one episode and post `body` to `/verify`; a failed seed or tool, or a timeout, becomes `problem`."""
         cookies: dict[str, str] = {}
         try:
             async with asyncio.timeout(EPISODE_TIMEOUT_SECONDS):
@@ -178,20 +175,20 @@ class ServerUnderAudit:
 @contextmanager
 def scripted_judges(names: Iterable[str], domain: str) -> Iterator[tuple[ServerClient, list[ScriptedJudge]]]:
     """Mount judges in process under the names of model servers; yield a client for them, and the judges."""
-    addresses = {judge: {"host": f"{judge}.{domain}", "port": PORT, "entrypoint": "app.py"} for judge in names}
-    blocks = {judge: {"responses_api_models": {"judge": address}} for judge, address in addresses.items()}
+    addresses = {name: {"host": f"{name}.{domain}", "port": PORT, "entrypoint": "app.py"} for name in names}
+    blocks = {name: {"responses_api_models": {"judge": address}} for name, address in addresses.items()}
     head = BaseServerConfig(host="127.0.0.1", port=PORT)
     client = ServerClient(head_server_config=head, global_config_dict=OmegaConf.create(blocks))
     judges = []
     try:
-        for judge, address in addresses.items():
-            config = BaseResponsesAPIModelConfig.model_validate({**address, "name": judge})
+        for name, address in addresses.items():
+            config = BaseResponsesAPIModelConfig.model_validate({**address, "name": name})
             judges.append(ScriptedJudge(config=config, server_client=client))
-            in_process.mount(f"{judge}.{domain}", PORT, judges[-1].prepare_webserver({}))
+            in_process.mount(f"{name}.{domain}", PORT, judges[-1].prepare_webserver({}))
         yield client, judges
     finally:
-        for judge in addresses:
-            in_process.unmount(f"{judge}.{domain}", PORT)
+        for name in addresses:
+            in_process.unmount(f"{name}.{domain}", PORT)
 
 
 @asynccontextmanager
@@ -231,7 +228,7 @@ def model_refs(settings: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def folder_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings of a folder's server from the folder's configuration file; empty if there is no file.
+    """Return a server's settings from `configs/<folder>.yaml` or else the first file in `configs`; empty if missing.
 
     Raises:
         ConfigError: the file cannot be read or resolved.
@@ -247,6 +244,7 @@ def folder_settings(folder: Path) -> dict[str, Any]:
 
 
 def _resolve_block(tree: Mapping[Any, Any], instance: ServerInstance, path: Path) -> dict[str, Any]:
+    """Return the settings of an instance with the interpolations resolved."""
     name, server_type, implementation = instance.path
     try:
         return dict(as_plain_value(OmegaConf.create(dict(tree))[name][server_type][implementation]))

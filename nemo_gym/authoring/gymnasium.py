@@ -1,7 +1,8 @@
 """Base class of environments with the protocol of gymnasium: `reset` and `step`.
 
-A subclass implements `reset`, which begins an episode, and `step`, which applies one turn of the model. The base class
-stores one episode per session, sums the rewards of its steps and returns the sum from `/verify`.
+A subclass implements `reset`, which begins an episode, and `step`, which applies one turn of the model; both return an
+observation, the next message to the model. The base class stores one episode per session, sums the rewards of its steps
+and returns the sum from `/verify`.
 """
 
 import math
@@ -43,16 +44,17 @@ def extract_text(response: NeMoGymResponse) -> str:
 
 
 def split_turns(response: NeMoGymResponse) -> Iterator[NeMoGymResponse]:
-    """Split the response of a whole episode into its turns: the items between two observations are one turn.
+    """Split the response of a whole episode into its turns: the items of the model between two observations or outputs.
 
     A turn without items is yielded as well: the model produced no output there.
     """
     turn: list[Any] = []
     previous_kind = ""
     for item in response.output:
-        kind = item.type if getattr(item, "role", "assistant") == "assistant" else "observation"
+        is_observation = getattr(item, "role", "assistant") != "assistant"
+        kind = "observation" if is_observation else item.type
         # Consecutive tool outputs belong to one turn: only the first of them ends it.
-        if kind == "observation" or (kind == "function_call_output" and previous_kind != kind):
+        if is_observation or (kind == "function_call_output" and previous_kind != kind):
             yield response.model_copy(update={"output": turn})
             turn = []
         elif kind != "function_call_output":
@@ -171,7 +173,7 @@ class GymnasiumServer(SimpleResourcesServer):
         return _require(self._episodes.get(session_id))
 
     async def reset_endpoint(self, request: Request, body: EnvResetRequest) -> EnvResetResponse:
-        """Begin an episode in this session; it replaces the previous episode."""
+        """Begin an episode in this session, in place of the previous one."""
         observation, info = await self._begin(request.session[SESSION_ID_KEY], self._metadata(body))
         return EnvResetResponse(observation=observation, info=info)
 
@@ -182,7 +184,7 @@ class GymnasiumServer(SimpleResourcesServer):
     async def verify(  # type: ignore[override]  # the session comes with the request
         self, request: Request, body: GymnasiumVerifyRequest
     ) -> GymnasiumVerifyResponse:
-        """Return the sum of the steps' rewards and end the episode. With `REPLAYS`, compute it by a replay."""
+        """End the episode and return the sum of its rewards: of the session's steps or, with `REPLAYS`, of a replay."""
         metadata = self._metadata(body)
         episode = self._episodes.pop(request.session[SESSION_ID_KEY])
         episode = await self._replay(body.response, metadata) if self.REPLAYS else _require(episode)
@@ -228,7 +230,7 @@ class GymnasiumServer(SimpleResourcesServer):
         return _require(episode)
 
     def _metadata(self, body: BaseModel) -> Metadata:
-        """Return the row's fields, validated by `ROW`; invalid fields are answered with status 422."""
+        """Return the row's fields, validated by `ROW`; reject invalid fields with status 422."""
         row = {name: value for name, value in body if name not in _NOT_METADATA}
         try:
             return self.ROW.model_validate(row).model_dump()

@@ -11,6 +11,7 @@ from nemo_gym.errors import ConfigError
 
 Kind = Literal["environment", "benchmark"]
 Profile = Literal["custom-gym-verifier", "custom-gym-agent-loop", "external-agent-loop", "external-rollout-driver"]
+"""Who runs an episode: a Gym agent with a custom verifier, a custom agent, an external agent or an external driver."""
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 FOLDERS: dict[Kind, str] = {"environment": "environments", "benchmark": "benchmarks"}
 MANIFEST = "manifest.yaml"
@@ -22,7 +23,7 @@ class _ManifestModel(BaseModel):
 
 
 class RewardScale(_ManifestModel):
-    """The range of rewards, and whether high rewards are better."""
+    """The range of rewards, and which end of it is best."""
 
     range: tuple[float, float]
     """The lowest and the highest possible reward."""
@@ -90,7 +91,7 @@ class EnvironmentManifest(_ManifestModel):
 
     @field_validator("authors")
     @classmethod
-    def _check_unique(cls, authors: list[str]) -> list[str]:
+    def _check_duplicate_authors(cls, authors: list[str]) -> list[str]:
         if len(set(authors)) != len(authors):
             raise ValueError("an author is listed twice")
         return authors
@@ -166,8 +167,6 @@ def find_manifest(name: str, kind: Kind | None, roots: list[Path]) -> tuple[Path
     ((found_kind, path),) = paths.items()
     manifest = read_manifest(path)
     if (manifest.name, manifest.kind) != (name, found_kind):
-        raise ConfigError(
-            f"describes the {manifest.kind} '{manifest.name}', but is in the folder of the {found_kind} '{name}'",
-            where=str(path),
-        )
+        problem = f"describes the {manifest.kind} '{manifest.name}', but is in the folder of the {found_kind} '{name}'"
+        raise ConfigError(problem, where=str(path))
     return path, manifest

@@ -16,8 +16,8 @@ from nemo_gym.catalog.components import load_tree
 from nemo_gym.catalog.rows import read_line, row_problems
 from nemo_gym.config.instances import server_instances
 from nemo_gym.errors import ConfigError
+from nemo_gym.keys import AGENTS, RESOURCES
 
-AGENTS, VERIFIERS = "responses_api_agents", "resources_servers"
 MIRRORED = ("resources_server", "agent_server", "model_server", "datasets", "rollout_driver", "grading_mode")
 """Fields whose values must be equal to those in config.yaml."""
 MAX_PROBLEMS_PER_FILE = 5
@@ -39,7 +39,7 @@ class ManifestProblem:
 
 
 def check_manifest(path: Path, manifest: EnvironmentManifest, roots: Sequence[Path]) -> list[ManifestProblem]:
-    """List the problems of a manifest and of the files it refers to, without importing or starting a server.
+    """List the problems of a manifest and of its datasets' files, without importing or starting a server.
 
     Raises:
         ConfigError: the config.yaml next to the manifest cannot be read.
@@ -48,7 +48,7 @@ def check_manifest(path: Path, manifest: EnvironmentManifest, roots: Sequence[Pa
     written = manifest.written_fields()
     problems = [
         ManifestProblem(
-            path.name, f"{key} is {_quote(written.get(key))}, config.yaml has {_quote(configured.get(key))}", True
+            path.name, f"{key} is {_as_json(written.get(key))}, config.yaml has {_as_json(configured.get(key))}", True
         )
         for key in MIRRORED
         if _comparable(key, written.get(key)) != _comparable(key, configured.get(key))
@@ -59,7 +59,7 @@ def check_manifest(path: Path, manifest: EnvironmentManifest, roots: Sequence[Pa
 
 
 def sync_manifest(path: Path, manifest: EnvironmentManifest, roots: Sequence[Path]) -> EnvironmentManifest:
-    """Copy the mirrored values from config.yaml into the manifest; its comment lines move to the top."""
+    """Copy mirrored values from config.yaml into the manifest; move comment lines to its top, drop other comments."""
     configured = configured_fields(path.parent / "config.yaml", roots)
     written = {key: value for key, value in manifest.written_fields().items() if key not in MIRRORED}
     updated = EnvironmentManifest.model_validate({**written, **configured})
@@ -71,16 +71,16 @@ def sync_manifest(path: Path, manifest: EnvironmentManifest, roots: Sequence[Pat
 
 
 def configured_fields(path: Path, roots: Sequence[Path]) -> dict[str, Any]:
-    """Return the values of the mirrored fields of a manifest, as a configuration file has them.
+    """Return the values that a configuration file has for the mirrored fields of its manifest.
 
     Raises:
-        ConfigError: the configuration cannot be read, or not exactly one agent in it has datasets.
+        ConfigError: the configuration cannot be read, or the number of its agents with datasets is not 1.
     """
     tree = load_tree(path, roots, strict=False)
     instances = server_instances(tree)
     agents = [i for i in instances.values() if i.server_type == AGENTS and i.fields.get("datasets")]
     if len(agents) != 1:
-        raise ConfigError(f"{len(agents)} agents have datasets; an environment has one that does", where=str(path))
+        raise ConfigError(f"{len(agents)} agents have datasets; in an environment, exactly one has", where=str(path))
     (agent,) = agents
     verifier = instances.get(agent.reference("resources_server") or "")
     fields = {
@@ -98,10 +98,11 @@ def configured_fields(path: Path, roots: Sequence[Path]) -> dict[str, Any]:
 
 
 def _comparable(key: str, value: Any) -> Any:
+    """Return a value for comparison: datasets with the default of `num_repeats`, other values unchanged."""
     return [{"num_repeats": 1, **dataset} for dataset in value or ()] if key == "datasets" else value
 
 
-def _quote(value: Any) -> str:
+def _as_json(value: Any) -> str:
     return "missing" if value in (None, []) else json.dumps(value)
 
 
@@ -116,7 +117,7 @@ def _check_dataset(dataset: Mapping[str, Any], roots: Sequence[Path]) -> list[Ma
     rows = _find_file(dataset["jsonl_fpath"], roots)
     if rows is not None:
         problems += _check_rows(rows, dataset["jsonl_fpath"], has_prompt=bool(prompt))
-    elif dataset["type"] == "example" or (dataset["type"] == "benchmark" and not script):
+    elif dataset["type"] == "example" or (dataset["type"] == "benchmark" and not script):  # others are made or fetched
         problems.append(ManifestProblem(dataset["jsonl_fpath"], "does not exist"))
     return problems
 
@@ -142,8 +143,8 @@ def _check_rows(path: Path, name: str, *, has_prompt: bool) -> list[ManifestProb
         for number, line in enumerate(lines, start=1):
             count += 1
             row, row_errors = read_line(line.rstrip(b"\n"))
-            is_prompted = has_prompt and row is not None and "responses_create_params" not in row
-            if row is not None and not is_prompted:  # a prompt makes the parameters from the other fields
+            gets_params = has_prompt and row is not None and "responses_create_params" not in row
+            if row is not None and not gets_params:  # a prompt makes the missing parameters from the other fields
                 row_errors += row_problems(row)
             problems += [ManifestProblem(f"{name}:{number}", str(problem)) for problem in row_errors]
             if len(problems) >= MAX_PROBLEMS_PER_FILE:
@@ -175,9 +176,11 @@ def _check_placeholders(path: Path, manifest: EnvironmentManifest, roots: Sequen
     if manifest.licensing.lower() == "unknown":
         problem = "licensing is unknown; name the licence of the data: an SPDX name, internal, …"
         yield ManifestProblem(path.name, problem)
-    verifier = f"{VERIFIERS}/{manifest.resources_server}/{README}" if manifest.resources_server else ""
-    verifier_readme = _find_file(verifier, roots) if verifier else None
-    for file in filter(None, [path, path.parent / README, verifier_readme]):
+    files = [path, path.parent / README]
+    if manifest.resources_server:
+        verifier_readme = _find_file(f"{RESOURCES}/{manifest.resources_server}/{README}", roots)
+        files += [verifier_readme] if verifier_readme else []
+    for file in files:
         if not file.is_file():
             yield ManifestProblem(str(file), "does not exist")
             continue

@@ -1,4 +1,4 @@
-"""Build the model replies that fixtures, audits and tests send to a verifier, and read prompts."""
+"""Build the model replies that fixtures, audits and tests send to a verifier, and read the texts of prompts."""
 
 import json
 import zlib
@@ -59,7 +59,7 @@ def message(text: str, role: str = "assistant") -> dict[str, Any]:
 
 
 def tool_call(name: str, arguments: Any, output: Any = None, *, call_id: str | None = None) -> list[dict[str, Any]]:
-    """Return a tool call and, unless `output` is None, its result; arguments and output as data or as text."""
+    """Return a tool call and, unless `output` is None, its output. Values that are not text are encoded as JSON."""
     call_id = call_id or f"call_{zlib.crc32(f'{name} {_as_text(arguments)}'.encode()):08x}"
     items = [{"type": "function_call", "name": name, "arguments": _as_text(arguments), "call_id": call_id}]
     if output is not None:
@@ -72,7 +72,7 @@ def _as_text(value: Any) -> str:
 
 
 def prompt_texts(prompt: Any) -> list[str]:
-    """Return the texts of a prompt's messages that have text; messages and their parts are dictionaries or models."""
+    """Return the texts of a prompt: of each message that has text. Messages and their parts are dicts or models."""
     texts = [prompt] if isinstance(prompt, str) else []
     for item in map(dict, prompt if isinstance(prompt, list) else ()):
         content = item.get("content") or ""

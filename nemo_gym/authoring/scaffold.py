@@ -33,7 +33,7 @@ class ScaffoldConflictError(ConfigError, FileExistsError):
 
 @dataclass(frozen=True)
 class ScaffoldResult:
-    """The files that were created, and those that existed with the same content."""
+    """The folder that was asked for, the files that were created, and those that existed with the same content."""
 
     asset_dir: Path
     created: tuple[Path, ...]
@@ -52,7 +52,7 @@ class ReusedVerifier:
 def scaffold_resources_server(directory: Path, checkout_root: Path | None = None) -> ScaffoldResult:
     """Write a resources server into `directory`; the name of the directory is the name of the server.
 
-    Inside `checkout_root` its requirements refer to that checkout, otherwise to the published package.
+    In a directory below `checkout_root`, the requirements refer to that checkout, otherwise to the published package.
 
     Raises:
         ScaffoldConflictError: a file exists with other content; nothing was written.
@@ -203,16 +203,13 @@ def _read_template(name: str) -> str:
 
 
 def _name_values(name: str) -> dict[str, str]:
+    """Return the template values of a name: for `my_sums` also `MySums` and `My sums`."""
     parts = [part for part in name.split("_") if part]
-    return {
-        "name": name,
-        "Name": "".join(part.capitalize() for part in parts),
-        "title": " ".join(parts).capitalize(),
-    }
+    return {"name": name, "Name": "".join(part.capitalize() for part in parts), "title": " ".join(parts).capitalize()}
 
 
 def _server_values(reused: ReusedVerifier | None, roots: Sequence[Path]) -> dict[str, str]:
-    """Return the template values `settings` and `domain` of the verifier's block."""
+    """Return the template values `settings`, which is YAML for the verifier's server block, and `domain`."""
     settings: dict[str, Any] = {"entrypoint": "app.py", "domain": "other", "verified": False}
     if reused is not None:
         settings = _verifier_settings(reused.verifier, roots)
@@ -221,7 +218,7 @@ def _server_values(reused: ReusedVerifier | None, roots: Sequence[Path]) -> dict
 
 
 def _verifier_settings(verifier: str, roots: Sequence[Path]) -> dict[str, Any]:
-    """Return the settings of an existing resources server; raises ConfigError if it cannot be reused."""
+    """Return the settings of an existing resources server; raise ConfigError if it cannot be reused."""
     folders = [root / "resources_servers" / verifier for root in roots]
     folder = next((folder for folder in folders if (folder / "app.py").is_file()), None)
     location = f"--reuse-verifier {verifier}"
@@ -256,7 +253,7 @@ def _dataset_values(kind: Kind, name: str) -> dict[str, str]:
 
 
 def _profile_values(kind: Kind, name: str, profile: str) -> dict[str, str]:
-    """Return the template values that depend on the kind and the profile."""
+    """Return the template values of a kind and profile: `more` manifest lines, `files` in the README, and others."""
     folder, more, files, driver_line = f"{FOLDERS[kind]}/{name}", "", "", ""
     commands = f"gym eval run --{kind} {name} --model-type openai_model"
     if profile == DRIVER_PROFILE:

@@ -29,6 +29,7 @@ CaseKind = Literal["full_reward", "zero_reward", "malformed", "determinism"]
 REQUIRED_KINDS: tuple[CaseKind, ...] = ("full_reward", "zero_reward", "malformed")
 CASE_TIMEOUT_SECONDS = 300.0
 REWARD_TOLERANCE = 1e-9
+DIFFERENT_REWARDS = "different rewards"
 
 Server = TypeVar("Server", bound=SimpleResourcesServer)
 Invoke = Callable[[Any, Any], Awaitable[Any]]
@@ -45,7 +46,7 @@ class VerifierFixture:
     invoke: Invoke | None = None
     """Calls the verifier if `verify(body)` is not enough, for example because it needs a seeded session."""
     reseed: Callable[[int], None] | None = None
-    """Called before each run of a determinism case."""
+    """Called with a seed before each of the two verifications of a determinism case."""
 
 
 class VerifierCase(BaseModel):
@@ -86,7 +87,7 @@ class CaseResult:
         return self.problem is None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result as `--json` prints it and as the runner sends it to the command."""
+        """Return the result as `--json` prints it and as `verifier_process` sends it; `actual` becomes `found`."""
         return {"found" if key == "actual" else key: value for key, value in asdict(self).items()}
 
 
@@ -103,7 +104,7 @@ def read_cases(path: Path) -> list[VerifierCase]:
     """Read a cases file.
 
     Raises:
-        ConfigError: a line is not a valid case; the message lists all of them.
+        ConfigError: the file cannot be read, or lines are not valid cases; the message lists all of them.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -116,8 +117,8 @@ def read_cases(path: Path) -> list[VerifierCase]:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             problems.append(f"line {number}: {'.'.join(map(str, first['loc']))} {first['msg']}".replace(":  ", ": "))
-    repeated = [name for name, times in Counter(case.name for case in cases).items() if times > 1]
-    problems += [f"two cases are called '{name}'" for name in repeated]
+    duplicates = [name for name, times in Counter(case.name for case in cases).items() if times > 1]
+    problems += [f"two cases are called '{name}'" for name in duplicates]
     if problems:
         raise ConfigError("; ".join(problems), where=str(path))
     return cases
@@ -133,7 +134,7 @@ async def exercise_verifier_fixture(
 ) -> list[CaseResult]:
     """Run every case and return the results.
 
-    A `seeded` environment must also have a determinism case; `best` is the reward that every full_reward case must get.
+    With `seeded`, there must also be a determinism case. `best` is the reward that every full_reward case must get.
     With `update_expected`, the actual rewards are written into the cases file as the expected ones.
 
     Raises:
@@ -146,19 +147,19 @@ async def exercise_verifier_fixture(
         raise ConfigError(f"has no case of kind {', '.join(missing)}", where=str(fixture.cases_path))
     results = []
     for case in cases:
-        outcome = await _run_case(fixture, case)
+        actual = await _run_case(fixture, case)
         expected = case.expected_error if case.kind == "malformed" else case.expected_reward
-        if update_expected and case.kind != "malformed" and isinstance(outcome, float):
-            expected = outcome
-        problem = _case_problem(case, expected, outcome, reward_range, best)
-        results.append(CaseResult(case.name, case.kind, expected, outcome, problem))
+        if update_expected and case.kind != "malformed" and isinstance(actual, float):
+            expected = actual
+        problem = _case_problem(case, expected, actual, reward_range, best)
+        results.append(CaseResult(case.name, case.kind, expected, actual, problem))
     if update_expected:
         _write_expected(fixture.cases_path, cases, results)
     return results
 
 
 async def _run_case(fixture: VerifierFixture, case: VerifierCase) -> float | str:
-    """Return the reward or the name of the exception; run a determinism case twice and report unequal rewards."""
+    """Return the reward, the name of the exception, or the two different rewards of a determinism case as a text."""
     rewards: list[float] = []
     for _ in range(2 if case.kind == "determinism" else 1):
         if fixture.reseed is not None and case.kind == "determinism":
@@ -169,7 +170,7 @@ async def _run_case(fixture: VerifierFixture, case: VerifierCase) -> float | str
         except Exception as error:  # code of the verifier: any exception is a result
             return type(error).__name__
     if len(set(rewards)) > 1:
-        return f"different rewards: {rewards[0]:g}, {rewards[1]:g}"
+        return f"{DIFFERENT_REWARDS}: {rewards[0]:g}, {rewards[1]:g}"
     return rewards[0]
 
 
@@ -198,11 +199,11 @@ def _case_problem(
     reward_range: Sequence[float] | None,
     best: float | None,
 ) -> str | None:
-    """Describe the difference between the expected and the actual outcome; None if they agree."""
+    """Describe how a case fails: by its outcome or by a reward that the manifest does not allow; None if it passes."""
     if case.kind == "malformed":
         return None if outcome == expected else f"expected {expected}, found {outcome}"
     if isinstance(outcome, str):
-        return outcome if outcome.startswith("different") else f"raised {outcome}"
+        return outcome if outcome.startswith(DIFFERENT_REWARDS) else f"raised {outcome}"
     if not math.isclose(outcome, float(expected or 0.0), abs_tol=REWARD_TOLERANCE):
         return f"expected {expected:g}, found {outcome:g}"
     if reward_range is not None and not reward_range[0] <= outcome <= reward_range[1]:

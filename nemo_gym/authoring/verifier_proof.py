@@ -1,7 +1,7 @@
 """Run the checks of the audit as tests of a server folder: derive a class from `VerifierProof`.
 
-The oracle and odd forms of it get the full reward; close answers and cheats do not; malformed rows are rejected. The
-tests use the folder's `audit.py`, `generate.py`, configuration and example data. Needs the extra `dev`.
+The oracle and odd forms of it must get the full reward, close answers and cheats must not, and malformed rows must be
+rejected. The tests use the folder's `audit.py`, `generate.py`, configuration and example data. Needs the extra `dev`.
 """
 
 import asyncio
@@ -74,9 +74,10 @@ class VerifierProof:
     reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def run_checks(self, *checks: Check, rows: int | None = None) -> None:
-        """Run checks of the audit on generated rows; fail if there is a finding or if a check has no cases."""
-        tasks = generated_rows(self.folder, rows or self.checked_rows, seed=1)
-        result = asyncio.run(audit_rows(self.folder, tasks, checks=checks))
+        """Run checks of the audit on generated rows; fail if one has a finding or no cases."""
+        generated = generated_rows(self.folder, rows or self.checked_rows, seed=1)
+        result = asyncio.run(audit_rows(self.folder, generated, checks=checks))
+        # Only servers with a judge have cases of the check `judge`.
         assert all(result.checks.get(check) for check in checks if check != "judge"), f"no cases: {result.checks}"
         assert result.is_clean, "\n".join(map(str, result.findings))
 

@@ -70,10 +70,8 @@ class BenchmarkConfig(BaseModel):
     def from_config_path(cls, path: str | Path, strict: bool = True) -> "BenchmarkConfig | None":
         """Read the benchmark that a configuration file declares, with its includes and directives applied.
 
-        The agent must be in this file; its dataset may be in an included file.
-
-        With `strict`, the file must declare exactly one benchmark. Otherwise the result is the first benchmark; None if
-        the file declares none or cannot be read.
+        The agent must be in this file; its dataset may be in an included file. With `strict`, the file must declare
+        exactly one benchmark. Otherwise, return the first benchmark; None if the file declares none or cannot be read.
 
         Raises:
             ConfigError: (strict only) the file cannot be read or does not declare exactly one benchmark.
@@ -81,12 +79,12 @@ class BenchmarkConfig(BaseModel):
         path = Path(path)
         try:
             tree = load_tree(path, component_search_roots(), strict=True)
-            own_names = read_source(path).tree
-            declared = [(agent, key) for agent, key, _ in benchmark_datasets(tree) if agent in own_names]
+            own_tree = read_source(path).tree
+            declared = [(agent, key) for agent, key, _ in benchmark_datasets(tree) if agent in own_tree]
             if strict and len(declared) != 1:
                 agents = ", ".join(agent for agent, _ in declared) or "none"
-                what = f"expected one agent with one dataset of type '{BENCHMARK}'; found: {agents}"
-                raise ConfigError(what, where=str(path))
+                problem = f"expected one agent with one dataset of type '{BENCHMARK}'; found: {agents}"
+                raise ConfigError(problem, where=str(path))
             if not declared:
                 return None
             agent, key_path = declared[0]
@@ -151,7 +149,7 @@ def _resolve(tree: Mapping[Any, Any], key_path: str, path: Path) -> dict[str, An
 
 
 def _mentions_benchmark(path: Path) -> bool:
-    """Return whether a file contains the word `benchmark`; avoids parsing prompts, which most files are."""
+    """Return whether a file contains the word `benchmark`. Most files do not: they are prompts and need no parsing."""
     try:
         return BENCHMARK.encode() in path.read_bytes()
     except OSError:
@@ -174,7 +172,7 @@ class PrepareFailed(ConfigError):
 
 @dataclass(frozen=True)
 class Preparation:
-    """One benchmark to prepare: its agent, its script, and the possible paths of its rows."""
+    """One benchmark to prepare: its agent, its script, and the paths that its rows may have, by precedence."""
 
     agent: str
     dataset: BenchmarkDatasetConfig
@@ -204,7 +202,7 @@ class PreparedBenchmark:
 
 
 def preparations(config: Mapping[str, Any], roots: Sequence[Path]) -> list[Preparation]:
-    """List the benchmarks of a resolved configuration: one for each agent that has a benchmark dataset.
+    """List the benchmarks to prepare in a resolved configuration: one for each agent that has a benchmark dataset.
 
     Raises:
         ConfigError: no agent has a benchmark dataset, an agent has several, or a script is missing.
@@ -213,50 +211,49 @@ def preparations(config: Mapping[str, Any], roots: Sequence[Path]) -> list[Prepa
     for agent, _, dataset in benchmark_datasets(config):
         by_agent.setdefault(agent, []).append(dataset)
     if not by_agent:
-        raise ConfigError(
-            f"no agent has a dataset of type '{BENCHMARK}'", fix="choose a benchmark with --benchmark or --config"
-        )
-    jobs: list[Preparation] = []
+        fix = "choose a benchmark with --benchmark or --config"
+        raise ConfigError(f"no agent has a dataset of type '{BENCHMARK}'", fix=fix)
+    pending: list[Preparation] = []
     problems: list[str] = []
     for agent, datasets in by_agent.items():
         if len(datasets) > 1:
             problems.append(f"{agent} has {len(datasets)} datasets of type '{BENCHMARK}'; only one is allowed")
             continue
         try:
-            jobs.append(_preparation(agent, datasets[0], roots))
+            pending.append(_preparation(agent, datasets[0], roots))
         except ConfigError as error:
             problems.append(f"{agent}: {error.problem}")
     if problems:
         raise ConfigError("; ".join(problems))
-    return jobs
+    return pending
 
 
 def prepare_all(
-    jobs: Sequence[Preparation],
+    pending: Sequence[Preparation],
     options: PrepareBenchmarkConfig,
-    done: Callable[[PreparedBenchmark], None] = lambda _: None,
+    report_done: Callable[[PreparedBenchmark], None] = lambda _: None,
 ) -> list[PreparedBenchmark]:
-    """Check all scripts, then prepare the benchmarks, in parallel if configured; call `done` after each.
+    """Check all scripts, then prepare the benchmarks, in parallel if configured; call `report_done` after each.
 
     Raises:
         ConfigError: a script cannot be imported, has no `prepare`, or rejects the arguments; no script was run.
         PrepareFailed: a script failed or wrote another file; the other scripts were run.
     """
-    cached = [job for job in jobs if options.use_cached_prepared_benchmarks and job.existing_rows]
-    uncached = [job for job in jobs if job not in cached]
+    cached = [item for item in pending if options.use_cached_prepared_benchmarks and item.existing_rows]
+    uncached = [item for item in pending if item not in cached]
     _check_scripts(uncached, options.prepare_script_args)
     scripts = ScriptRunner(options.prepare_timeout_seconds)
     results = scripts.run_all(uncached, options.prepare_script_args, options.num_prepare_benchmark_processes)
     problems: list[str] = []
     finished: list[PreparedBenchmark] = []
-    for job, result in chain(((job, job.existing_rows) for job in cached), results):
+    for preparation, result in chain(((item, item.existing_rows) for item in cached), results):
         try:
-            benchmark = _check_result(job, result, cached=job in cached)
+            benchmark = _check_result(preparation, result, cached=preparation in cached)
         except GymError as error:
             problems.append(str(error))
         else:
             finished.append(benchmark)
-            done(benchmark)
+            report_done(benchmark)
     if problems:
         raise PrepareFailed("; ".join(problems))
     return finished
@@ -265,25 +262,28 @@ def prepare_all(
 class ScriptRunner:
     """Runs scripts, each in a separate process group with a time limit."""
 
-    def __init__(self, seconds: float | None = None) -> None:
-        self._seconds = seconds
+    def __init__(self, timeout_seconds: float | None = None) -> None:
+        self._timeout_seconds = timeout_seconds
         self._running: set[subprocess.Popen[bytes]] = set()
 
     def run_all(
-        self, jobs: Sequence[Preparation], arguments: Mapping[str, Any], parallel: int, *, only_check: bool = False
+        self, pending: Sequence[Preparation], arguments: Mapping[str, Any], parallel: int, *, only_check: bool = False
     ) -> Iterator[tuple[Preparation, Any]]:
-        """Yield each job with the result of `run` or the `PrepareFailed` it raised; kill all scripts on an error."""
+        """Yield each preparation with the result of `run`, or the `PrepareFailed` it raised.
 
-        def call(job: Preparation) -> Any:
+        Any other error, or closing the generator, kills all scripts.
+        """
+
+        def call(preparation: Preparation) -> Any:
             try:
-                return self.run(job.script, job.module, arguments, only_check=only_check)
+                return self.run(preparation.script, preparation.module, arguments, only_check=only_check)
             except PrepareFailed as error:
                 return error
 
         with ThreadPoolExecutor(parallel) as pool:
-            futures = [(job, pool.submit(call, job)) for job in jobs]
+            futures = [(preparation, pool.submit(call, preparation)) for preparation in pending]
             try:
-                yield from ((job, future.result()) for job, future in futures)
+                yield from ((preparation, future.result()) for preparation, future in futures)
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 self.stop()
@@ -310,14 +310,12 @@ class ScriptRunner:
             )
             self._running.add(child)
             try:
-                child.communicate(orjson.dumps({**request, "only_check": only_check}), timeout=self._seconds)
+                child.communicate(orjson.dumps({**request, "only_check": only_check}), timeout=self._timeout_seconds)
             except subprocess.TimeoutExpired:
                 step = "importing the script (slow code belongs in prepare())" if only_check else "prepare()"
-                raise PrepareFailed(
-                    f"{step} took longer than {self._seconds:g} s and was killed",
-                    where=str(script),
-                    fix="increase --timeout, or check why the script is slow",
-                ) from None
+                problem = f"{step} took longer than {self._timeout_seconds:g} s and was killed"
+                fix = "increase --timeout, or check why the script is slow"
+                raise PrepareFailed(problem, where=str(script), fix=fix) from None
             finally:
                 self._kill(child)
             reply_file.seek(0)
@@ -350,37 +348,35 @@ def _preparation(agent: str, settings: Mapping[str, Any], roots: Sequence[Path])
     root = next((root for root in roots if (root / relative).is_file()), None)
     if root is None:
         raise ConfigError(f"file not found: {relative} in {', '.join(map(str, roots))}")
-    # The root of the script has precedence for the rows.
     script = (root / relative).resolve()
-    first = script.parent if relative.is_absolute() else root
-    targets = tuple(dict.fromkeys((folder / dataset.jsonl_fpath).resolve() for folder in [first, *roots]))
+    script_root = script.parent if relative.is_absolute() else root  # the script most likely writes below it
+    targets = tuple(dict.fromkeys((folder / dataset.jsonl_fpath).resolve() for folder in [script_root, *roots]))
     return Preparation(agent, dataset, script, targets)
 
 
-def _check_scripts(jobs: Sequence[Preparation], arguments: Mapping[str, Any]) -> None:
+def _check_scripts(pending: Sequence[Preparation], arguments: Mapping[str, Any]) -> None:
     """Check that every script can be run; in separate processes, because an import may have side effects."""
-    checks = ScriptRunner(CHECK_SECONDS).run_all(jobs, arguments, PARALLEL_CHECKS, only_check=True)
-    problems = [f"{job.script}: {result.problem}" for job, result in checks if isinstance(result, PrepareFailed)]
+    checks = ScriptRunner(CHECK_SECONDS).run_all(pending, arguments, PARALLEL_CHECKS, only_check=True)
+    problems = [f"{item.script}: {result.problem}" for item, result in checks if isinstance(result, PrepareFailed)]
     if problems:
         raise ConfigError("; ".join([*problems, "no benchmark was prepared"]))
 
 
-def _check_result(job: Preparation, result: Any, *, cached: bool) -> PreparedBenchmark:
-    """Check that a script returned the configured file, and that the file has valid rows."""
+def _check_result(preparation: Preparation, result: Any, *, cached: bool) -> PreparedBenchmark:
+    """Check that the result of a script is the configured file, and that the file has valid rows."""
     if isinstance(result, PrepareFailed):
         raise result
     if not isinstance(result, str | Path):
-        raise PrepareFailed(f"prepare() returned {result!r:.80} instead of a path", where=str(job.script))
+        raise PrepareFailed(f"prepare() returned {result!r:.80} instead of a path", where=str(preparation.script))
     path = Path(result).resolve()
-    if path not in job.targets:
-        raise ConfigError(
-            f"prepare() wrote {path}, but jsonl_fpath is {job.dataset.jsonl_fpath}", where=str(job.script)
-        )
+    if path not in preparation.targets:
+        problem = f"prepare() wrote {path}, but jsonl_fpath is {preparation.dataset.jsonl_fpath}"
+        raise ConfigError(problem, where=str(preparation.script))
     if not path.is_file():
-        raise PrepareFailed(f"prepare() returned {path}, which does not exist", where=str(job.script))
-    rows, problems = check_file(path, needs_params=job.dataset.prompt_config is None)
+        raise PrepareFailed(f"prepare() returned {path}, which does not exist", where=str(preparation.script))
+    rows, problems = check_file(path, needs_params=preparation.dataset.prompt_config is None)
     if problems:
         raise PrepareFailed("; ".join(problems.texts()), where=str(path))
     if not rows:
         raise PrepareFailed("the file has no rows", where=str(path))
-    return PreparedBenchmark(job.agent, job.dataset.name, path, rows, cached)
+    return PreparedBenchmark(preparation.agent, preparation.dataset.name, path, rows, cached)

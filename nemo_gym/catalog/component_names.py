@@ -22,7 +22,8 @@ class UnknownName(ConfigError, ValueError):
 class ComponentKind:
     """One kind of component: its flag, its folder, and the location of its configuration files.
 
-    `configs` is the subfolder of configuration files, `default` the stem of the main one if it is not the name.
+    `configs` is the subfolder of the configuration files; `default` is the stem of the main configuration file, if that
+    is not the name of the component.
     """
 
     flag: str
@@ -34,13 +35,12 @@ class ComponentKind:
         """Return the relative paths of the configuration files that `value` may refer to, by precedence."""
         name, _, variant = value.partition("/")
         stem = variant or self.default or name
-        paths = [Path(self.folder, name, self.configs, f"{stem}.yaml")]
-        if variant and self.default:
-            paths.insert(0, Path(self.folder, value, f"{self.default}.yaml"))
-        return paths
+        in_folder = Path(self.folder, name, self.configs, f"{stem}.yaml")
+        in_subfolder = Path(self.folder, value, f"{self.default}.yaml")
+        return [in_subfolder, in_folder] if variant and self.default else [in_folder]
 
     def names(self, roots: Sequence[Path]) -> list[str]:
-        """Return all names that `config_file` accepts, including variants, sorted."""
+        """Return the names of the components and of their variants, sorted; components in subfolders are left out."""
         names: set[str] = set()
         for root in roots:
             for path in (root / self.folder).glob(f"*/{self.configs or '.'}/*.yaml"):
@@ -70,11 +70,8 @@ def config_file(kind: ComponentKind, value: str, roots: Sequence[Path]) -> Path:
     names = kind.names(roots)
     close = get_close_matches(value, names, n=1)
     searched = ", ".join(str(root) for root in roots)
-    raise UnknownName(
-        f"unknown name '{value}': no {candidates[0]} in {searched}",
-        where=kind.flag,
-        fix=close[0] if close else (f"one of {', '.join(names)}" if names else "use an existing configuration"),
-    )
+    fix = close[0] if close else (f"one of {', '.join(names)}" if names else "use an existing configuration")
+    raise UnknownName(f"unknown name '{value}': no {candidates[0]} in {searched}", where=kind.flag, fix=fix)
 
 
 def _first_file(candidates: Sequence[Path], roots: Sequence[Path]) -> Path | None:

@@ -117,7 +117,7 @@ EVERY_KIND = {
 
 
 def matches_query(query: str, fields: Iterable[str]) -> bool:
-    """Return whether a field contains the query, or whether the field or one of its words is similar to it."""
+    """Return whether a field contains the query, or the field or one of its words is similar to the query."""
     query = query.lower()
     return any(
         query in text or get_close_matches(query, [text, *_BETWEEN_WORDS.split(text)], n=1, cutoff=MIN_SIMILARITY)
@@ -126,7 +126,7 @@ def matches_query(query: str, fields: Iterable[str]) -> bool:
 
 
 def _folder_components(folder: str, kind: str, roots: Sequence[Path]) -> Iterator[Component]:
-    """Yield the folders with a `config.yaml`; values of the manifest override those of the configuration."""
+    """Yield a component for each folder with a `config.yaml`; the manifest overrides values of the configuration."""
     for root in roots:
         for path in sorted((root / folder).rglob("config.yaml")):
             relative = path.parent.relative_to(root / folder)
@@ -136,14 +136,14 @@ def _folder_components(folder: str, kind: str, roots: Sequence[Path]) -> Iterato
             if facts is None:
                 continue
             manifest = _read_manifest(path.parent / "manifest.yaml")
-            names = {"domain": "domain", "description": "description", "licensing": "licence"}
-            overrides = {name: str(manifest[key]) for key, name in names.items() if manifest.get(key)}
+            keys = {"domain": "domain", "description": "description", "licence": "licensing"}
+            overrides = {field: str(manifest[key]) for field, key in keys.items() if manifest.get(key)}
             fields = {**facts.listing, **overrides}
             yield Component(name=relative.as_posix(), kind=kind, path=path, manifest=manifest, **fields)
 
 
 def _runnable_configs(roots: Sequence[Path]) -> Iterator[Component]:
-    """Yield the resources-server configurations with an agent that has datasets, which can be run directly."""
+    """Yield the resources-server configurations that can be run, because they have an agent with datasets."""
     for path, name, facts in _server_configs(roots):
         if facts.listing["datasets"]:
             yield Component(name=f"{RESOURCES}/{name}", kind=ENVIRONMENT, path=path, **facts.listing)
@@ -160,7 +160,7 @@ def _server_configs(roots: Sequence[Path]) -> "Iterator[tuple[Path, str, _Config
 
 
 def _server_folders(server_type: str, kind: str, roots: Sequence[Path]) -> Iterator[Component]:
-    """Yield the server folders of a type, each described from all its configuration files."""
+    """Yield a component for each server folder of a type, described from all its configuration files."""
     for folder in (app.parent for root in roots for app in sorted((root / server_type).glob("*/app.py"))):
         configs = sorted(folder.glob("configs/**/*.yaml"))
         all_facts = [facts for path in configs if (facts := _read_facts(path, roots)) is not None]
@@ -180,10 +180,10 @@ def _server_folders(server_type: str, kind: str, roots: Sequence[Path]) -> Itera
 
 @dataclass(frozen=True)
 class _ConfigFacts:
-    """What a configuration tells about its component."""
+    """The properties of a component that its configuration contains."""
 
     listing: Mapping[str, Any]
-    """Fields of `Component`."""
+    """Values for fields of `Component`."""
     uses_resources: bool
     has_own_framework: bool
 
@@ -217,7 +217,7 @@ def _read_facts(path: Path, roots: Sequence[Path]) -> _ConfigFacts | None:
 
 
 def _first(blocks: Sequence[Mapping[str, Any]], key: str, default: Any = "") -> Any:
-    """Return the first value of a key that is not None."""
+    """Return the first value of a key in `blocks` that is not None, or else the default."""
     return next((block[key] for block in blocks if block.get(key) is not None), default)
 
 
@@ -229,7 +229,7 @@ def _first_comment(path: Path) -> str:
 
 
 def _first_sentence(folder: Path) -> str:
-    """Return the first sentence of a folder's README; empty if there is no README."""
+    """Return the first sentence of a README that is not a heading, table, list, badge or HTML; empty if it has none."""
     try:
         lines = (folder / "README.md").read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -251,7 +251,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _unique(components: Iterable[Component]) -> list[Component]:
-    """Keep the first component of each name, record the paths it shadows, and sort by name."""
+    """Keep the first component of each kind and name, record the paths that it shadows, and sort by name."""
     first: dict[tuple[str, str], Component] = {}
     for component in components:
         key = (component.kind, component.name)

@@ -8,13 +8,7 @@ HOOKS = frozenset({"compute_metrics", "get_key_metrics"})
 ENDPOINT = "aggregate_metrics"
 PATH = "/aggregate_metrics"
 STANDARD_BASES = frozenset(
-    {
-        "BaseModel",
-        "BaseResourcesServer",
-        "BaseResponsesAPIAgent",
-        "SimpleResourcesServer",
-        "SimpleResponsesAPIAgent",
-    }
+    {"BaseModel", "BaseResourcesServer", "BaseResponsesAPIAgent", "SimpleResourcesServer", "SimpleResponsesAPIAgent"}
 )
 """Server classes that compute only the standard metrics."""
 
@@ -33,8 +27,8 @@ def metric_hooks(source: Path) -> MetricHooks:
     """Return the metric hooks of the server classes in `source`.
 
     A server class has a parent named `…Server` or `…Agent`, or a server class of the same file as its parent. A class
-    with a parent from another file may inherit hooks, and a file that cannot be read may contain hooks: both count as
-    `own`, so that no metrics are missing.
+    with a parent from another file may inherit hooks, and a file without a known server class may contain hooks: both
+    count as `own`, so that no metrics are missing.
     """
     try:
         tree = ast.parse(source.read_bytes())

@@ -28,7 +28,7 @@ def import_script(script: Path, module: str) -> ModuleType:
 def answer_request(request: dict[str, Any]) -> dict[str, Any]:
     """Import the script, check that its `prepare` accepts the arguments, and call it unless `only_check` is set.
 
-    Returns the path that `prepare` returned as `result`, or the reason of a failure as `problem`.
+    Return the path from `prepare` under the key `result`, or the reason of a failure under `problem`.
     """
     try:
         function = getattr(import_script(Path(request["script"]), request["module"]), "prepare", None)
@@ -51,6 +51,7 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(descriptor: int) -> None:
+    """Answer the request from stdin on `descriptor`; what the script prints goes to stderr."""
     request = json.loads(sys.stdin.buffer.read())
     sys.path[:] = request["path"]
     with redirect_stdout(sys.stderr):

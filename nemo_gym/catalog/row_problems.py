@@ -1,4 +1,4 @@
-"""Problems of dataset rows; lines with the same problem are grouped into one message."""
+"""Problems of dataset rows, and their messages: one for all lines with the same problem. The checks are in `rows`."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from nemo_gym.errors import GymError
 
 EN_DASH = "–"
 LISTED_RANGES = 100
-"""Ranges of lines that a text lists; `--json` has all."""
+"""Maximum number of line ranges in a message; `--json` prints all."""
 
 
 class DataError(GymError, ValueError):
@@ -39,7 +39,7 @@ class LineRanges:
         self._ranges: list[tuple[int, int]] = []
 
     def add(self, first: int, last: int | None = None) -> None:
-        """Add a line, or the lines from `first` to `last`; `first` must not be before the last range. Idempotent."""
+        """Add a line, or the lines from `first` to `last`. `first` must not be before the last range."""
         last = first if last is None else last
         if self._ranges and first <= self._ranges[-1][1] + 1:
             begin, end = self._ranges[-1]
@@ -48,7 +48,7 @@ class LineRanges:
             self._ranges.append((first, last))
 
     def merge(self, other: "LineRanges", after: int) -> None:
-        """Add the lines of `other`, whose numbers are relative to line `after`."""
+        """Add the lines of `other`, whose line 1 is the line after `after`."""
         for first, last in other:
             self.add(first + after, last + after)
 
@@ -143,7 +143,7 @@ class RowProblems:
         """Return the groups as JSON values."""
         return [
             {
-                "lines": [list(ends) for ends in group.lines],
+                "lines": [[first, last] for first, last in group.lines],
                 "count": len(group.lines),
                 "field": path,
                 "reason": reason,

@@ -1,7 +1,7 @@
 """Dataset rows: parse a line, check a row, check a file. All code that reads datasets uses these functions.
 
 `parse_row` accepts any JSON object. `read_line` is strict: it also reports constructs that JSON parsers treat
-differently, such as repeated keys. `RowChecker` and `row_problems` check whether a row is a valid run request.
+differently, such as duplicate keys. `RowChecker` and `row_problems` check whether a row is a valid run request.
 """
 
 import json
@@ -78,12 +78,12 @@ def parse_row(line: bytes, where: str, error: type[GymError] = ConfigError) -> R
 def read_line(raw: bytes) -> tuple[Row | None, list[RowProblem]]:
     """Parse a line (without its line feed) strictly; return the row, if any, and the problems of its JSON.
 
-    Constructs that orjson accepts and other parsers treat differently are problems, above all repeated keys.
+    Constructs that orjson accepts and other parsers treat differently are problems, above all duplicate keys.
     """
-    problems = [CRLF] if raw.endswith(b"\r") else []
     if raw.startswith(BOM):
         row, more = read_line(raw[len(BOM) :])
         return row, [RowProblem("", "the line begins with a byte order mark (BOM)", "save the file without it"), *more]
+    problems = [CRLF] if raw.endswith(b"\r") else []
     try:
         row = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -91,15 +91,15 @@ def read_line(raw: bytes) -> tuple[Row | None, list[RowProblem]]:
     if type(row) is not dict:
         return None, [*problems, _not_an_object(row)]
     try:
-        if not _has_single_keys(raw, row):
-            problems += _repeated_keys(raw)
+        if _can_have_duplicate_keys(raw, row):
+            problems += _duplicate_keys(raw)
     except orjson.JSONEncodeError:  # orjson parses deeper nesting than it can encode
         return None, [*problems, TOO_DEEP]
     return row, problems
 
 
 def exact_row(raw: bytes) -> Row:
-    """Parse a line that `read_line` accepted; integers beyond 64 bits stay exact, which orjson converts to floats."""
+    """Parse a line that `read_line` accepted. Integers beyond 64 bits, which orjson makes floats, stay exact."""
     row: Row = json.loads(raw) if _BEYOND_64_BITS.search(raw) else orjson.loads(raw)
     return row
 
@@ -113,7 +113,7 @@ def row_line(row: Row) -> bytes:
 
 
 def wildcard_path(path: tuple[str | int, ...]) -> str:
-    """Format a path as `a.b[*].c`, with the same text for every element of a list."""
+    """Format a path as `a.b[*].c`: the paths of all elements of a list have the same text."""
     return re.sub(r"\[\d+\]", "[*]", dotted_path(path))
 
 
@@ -130,33 +130,33 @@ def _not_an_object(value: Any) -> RowProblem:
     return RowProblem("", f"the line is {_KIND_NAMES[type(value)]}, not a JSON object")
 
 
-def _has_single_keys(raw: bytes, row: Row) -> bool:
-    """Return True if no object repeats a key, by counting quotes: parsing drops repeated keys with their quotes.
+def _can_have_duplicate_keys(raw: bytes, row: Row) -> bool:
+    """Return False if the parsed row has all quotes of the line: parsing drops duplicate keys with their quotes.
 
-    False means that a key may be repeated: lines with the escape \\u0022 are not counted.
+    Lines with the escape \\u0022 are not counted, because a row is encoded with another escape.
     """
     if b"\\" in raw and b"\\u0022" in raw:  # the first test is fast and False for most lines
-        return False
-    return raw.count(b'"') == orjson.dumps(row).count(b'"')
+        return True
+    return raw.count(b'"') != orjson.dumps(row).count(b'"')
 
 
 class _KeyRecorder(dict[str, Any]):
-    """A dict that records its repeated keys."""
+    """A dict that records its duplicate keys."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
-        self.repeated: list[str] = []
+        self.duplicates: list[str] = []
         if len(self) < len(pairs):
-            self.repeated = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
+            self.duplicates = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
 
 
-def _repeated_keys(raw: bytes) -> list[RowProblem]:
-    """Return a problem for every repeated key in a line."""
+def _duplicate_keys(raw: bytes) -> list[RowProblem]:
+    """Return a problem for every duplicate key in a line."""
     row = json.loads(raw, object_pairs_hook=_KeyRecorder)
     return [
-        RowProblem(path, f"the key {key!r} is repeated")
-        for path, value in _walk(row, lambda value: isinstance(value, _KeyRecorder) and bool(value.repeated))
-        for key in value.repeated
+        RowProblem(path, f"the key {key!r} is given twice")
+        for path, value in _walk(row, lambda value: isinstance(value, _KeyRecorder) and bool(value.duplicates))
+        for key in value.duplicates
     ]
 
 
@@ -182,14 +182,14 @@ def _json_problems(raw: bytes, error: orjson.JSONDecodeError) -> list[RowProblem
     except ValueError:  # Python rejects integers of more than a few thousand digits
         return [RowProblem("", "the line contains a number with thousands of digits")]
     problems = [
-        RowProblem(path, f"{_spelling(value)} is not JSON", "use null, or remove the field")
+        RowProblem(path, f"{_spell_float(value)} is not JSON", "use null, or remove the field")
         for path, value in _walk(row, lambda value: isinstance(value, float) and not math.isfinite(value))
     ]
     problems += [RowProblem(path, "the text contains a lone surrogate") for path, _ in _walk(row, _has_surrogate)]
     return problems or [RowProblem("", f"the line is not JSON: {error.msg}", f"first: at column {error.colno}")]
 
 
-def _spelling(value: float) -> str:
+def _spell_float(value: float) -> str:
     return "NaN" if math.isnan(value) else "Infinity, or a number beyond 1.8e308,"
 
 
@@ -200,7 +200,7 @@ def _has_surrogate(value: Any) -> bool:
 
 
 def _walk(value: Any, matches: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
-    """Yield every matching value and every matching key, with its wildcard path."""
+    """Yield every matching value and every matching key in a JSON value, with its wildcard path."""
     pending: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
     while pending:
         path, value = pending.pop()
@@ -378,7 +378,7 @@ def _unknown_field(path: tuple[int | str, ...], container: Any) -> str:
 
 
 def check_file(path: Path, *, needs_params: bool) -> tuple[int, RowProblems]:
-    """Return the number of rows of a file and the lines that are not JSON objects; blank lines are skipped.
+    """Return the number of rows of a file, and problems for lines that are not JSON objects; blank lines are skipped.
 
     With `needs_params`, a row must also have `responses_create_params`, because no prompt adds it later.
     """

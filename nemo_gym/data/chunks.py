@@ -1,4 +1,4 @@
-"""Chunks of a dataset file: split the file at line ends, then check, measure and encode the rows of each chunk."""
+"""Prepare dataset rows for collation: split files into chunks; check, measure and encode the rows of each."""
 
 import itertools
 import json
@@ -30,7 +30,7 @@ class WorkerFailed(GymError):
 
 @dataclass(frozen=True, slots=True)
 class FileSpan:
-    """The bytes of a file from `start` to `end`, and the number of lines before them. A chunk is a part of a span."""
+    """The bytes of a file from `start` to `end` (exclusive), and the number of lines before them."""
 
     path: Path
     start: int
@@ -49,12 +49,12 @@ class FileSpan:
         return content.removesuffix(b"\n").split(b"\n") if content else []
 
     def chunks(self, size: int) -> "Iterator[FileSpan]":
-        """Yield chunks of whole lines, of about `size` bytes. Their `lines_before` is not counted."""
+        """Split the span into chunks of whole lines, of about `size` bytes. Their `lines_before` stays 0."""
         with self.path.open("rb") as stream:
             start = self.start
             while start < self.end:
                 end = min(start + size, self.end)
-                if end < self.end:
+                if end < self.end:  # extend the chunk to the end of its last line
                     stream.seek(end - 1)
                     stream.readline()
                     end = min(stream.tell(), self.end)
@@ -63,19 +63,19 @@ class FileSpan:
 
 
 def line_span(path: Path, first: int | None = None, end: int | None = None) -> FileSpan:
-    """Return the bytes of the lines from `first` up to but excluding `end`, counted from 0; default: all lines."""
-    stop = path.stat().st_size
+    """Return the span of the lines from `first` up to but excluding `end`, counted from 0; default: all lines."""
+    end_offset = path.stat().st_size
     first = first or 0
     with path.open("rb") as stream:
         lines_before = sum(1 for _ in itertools.islice(stream, first))
-        start = stream.tell()
+        start_offset = stream.tell()
         if end is not None:
-            stop = start + sum(map(len, itertools.islice(stream, max(end - first, 0))))
-    return FileSpan(path, start, stop, lines_before)
+            end_offset = start_offset + sum(map(len, itertools.islice(stream, max(end - first, 0))))
+    return FileSpan(path, start_offset, end_offset, lines_before)
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkTask:
+class ChunkSpec:
     """A chunk with the settings for preparing its rows."""
 
     chunk: FileSpan
@@ -93,8 +93,9 @@ class PreparedChunk:
     """The rows of a chunk, checked, measured and encoded."""
 
     lines: int = 0
+    """Number of lines that were read."""
     written: bytes = b""
-    """The encoded rows for the collated file; empty if a row is invalid."""
+    """The encoded rows, to be written to the collated file; empty if a row is invalid."""
     metrics: Metrics = field(default_factory=Metrics)
     problems: RowProblems = field(default_factory=RowProblems)
     other_agents: Counter[str] = field(default_factory=Counter)
@@ -102,31 +103,31 @@ class PreparedChunk:
 
 
 class ChunkPreparer:
-    """Prepares chunks one after the other; the caches of row checker and metrics are shared between chunks.
+    """Prepares chunks one after the other; all chunks share the caches of the row checker and the metrics.
 
-    With `measure=False`, rows are only checked and encoded.
+    With `measure=False`, rows are checked and encoded, but not measured.
     """
 
     def __init__(self, *, measure: bool = True) -> None:
         self._checker = RowChecker()
         self._metrics = MetricsCollector() if measure else None
 
-    def prepare(self, task: ChunkTask) -> PreparedChunk:
-        """Prepare all rows of a chunk; stop after `max_errors` invalid rows."""
+    def prepare(self, spec: ChunkSpec) -> PreparedChunk:
+        """Prepare the rows of a chunk; stop after `max_errors` invalid rows."""
         result = PreparedChunk()
-        prompt = load_prompt_config(task.prompt) if task.prompt else None
-        stamp = AgentStamp(task.agent)
-        lines = []
-        for raw in task.chunk.lines():
+        prompt = load_prompt_config(spec.prompt) if spec.prompt else None
+        stamp = AgentStamp(spec.agent)
+        encoded = []
+        for raw in spec.chunk.lines():
             result.lines += 1
-            line, problems = self._prepare_line(raw, prompt, stamp, task.repeats)
+            line, problems = self._prepare_line(raw, prompt, stamp, spec.repeats)
             if problems:
                 result.problems.add(result.lines, problems)
-                if task.max_errors is not None and result.problems.rows >= task.max_errors:
+                if spec.max_errors is not None and result.problems.rows >= spec.max_errors:
                     break
-            lines.append(line)
+            encoded.append(line)
         if not result.problems:
-            result.written = b"".join(lines)
+            result.written = b"".join(encoded)
         if self._metrics is not None:
             result.metrics = self._metrics.take()
         result.other_agents = stamp.replaced
@@ -135,12 +136,13 @@ class ChunkPreparer:
     def _prepare_line(
         self, raw: bytes, prompt: PromptConfig | None, stamp: "AgentStamp", repeats: int
     ) -> tuple[bytes, list[RowProblem]]:
-        """Check and measure one row; return its encoded lines and its problems."""
+        """Check and measure one row; return its encoded lines, one for each repeat, or its problems."""
         row, problems = read_line(raw)
         if row is None:
             return b"", problems
         filled: Row | None = None
         if prompt is not None:
+            # `exact_row` needs a line without problems; a row with problems is filled only to find further ones.
             result = fill_row(row if problems else exact_row(raw), prompt)
             if isinstance(result, RowProblem):
                 return b"", [*problems, result]
@@ -159,24 +161,25 @@ class ChunkPreparer:
 
 
 class AgentStamp:
-    """Adds the reference to an agent to rows; the rest of the line is unchanged if possible."""
+    """Writes the reference to an agent into rows and counts the references to other agents that it replaced."""
 
     def __init__(self, agent: str) -> None:
         self.replaced: Counter[str] = Counter()
         self._ref = {"type": AGENTS, "name": agent}
         encoded = json.dumps({AGENT_REF_KEY_NAME: self._ref}, ensure_ascii=False)
         self._ending = f", {encoded[1:]}\n".encode()
+        """The last field of a row and its closing brace."""
 
     def stamp_line(self, raw: bytes, row: Row) -> bytes:
-        """Return the line `raw` of `row` with the reference to the agent."""
+        """Return the line `raw`, which encodes `row`, with the reference; encode the row again only if necessary."""
         if AGENT_REF_KEY_NAME not in row:
-            return raw.strip()[:-1] + self._ending
+            return raw.strip().removesuffix(b"}") + self._ending
         if row[AGENT_REF_KEY_NAME] == self._ref:
             return raw.strip() + b"\n"
         return self.stamp_row(exact_row(raw))
 
     def stamp_row(self, row: Row) -> bytes:
-        """Return the encoded row with the reference to the agent; count a replaced reference in `replaced`."""
+        """Encode the row with the reference to the agent; count a replaced reference in `replaced`."""
         reference = row.get(AGENT_REF_KEY_NAME)
         if reference is not None and reference != self._ref:
             name = reference.get("name") if isinstance(reference, dict) else None
@@ -185,29 +188,30 @@ class AgentStamp:
 
 
 def prepare_chunks(
-    tasks: Sequence[ChunkTask], *, processes: int
-) -> Generator[tuple[ChunkTask, PreparedChunk], None, None]:
-    """Yield every task with its prepared chunk, in task order.
+    specs: Sequence[ChunkSpec], *, processes: int
+) -> Generator[tuple[ChunkSpec, PreparedChunk], None, None]:
+    """Yield every spec with its prepared chunk, in the order of `specs`.
 
-    Worker processes are forks of this process, which need no imports and know the tasks. A program with several threads
-    prepares all chunks itself: a fork would copy locks that its other threads hold.
+    The worker processes are forks of this process, so they need no imports and know the specs. A process with several
+    threads prepares all chunks itself, because a fork would copy the locks that its other threads hold.
     """
     if processes <= 1 or not has_single_thread():
         preparer = ChunkPreparer()
-        yield from ((task, preparer.prepare(task)) for task in tasks)
+        yield from ((spec, preparer.prepare(spec)) for spec in specs)
         return
-    token_counter()  # loaded before the forks, which share its memory
+    token_counter()  # loads the tokenizer before the forks, which then share its memory
     context = multiprocessing.get_context("fork")
     workers: list[tuple[BaseProcess, Connection]] = []
     try:
         for number in range(processes):
             reader, writer = context.Pipe(duplex=False)
-            worker = context.Process(target=_run_worker, args=(tasks[number::processes], writer))
+            worker = context.Process(target=_run_worker, args=(specs[number::processes], writer))
             worker.start()
             writer.close()  # so that reading ends when the worker has ended
             workers.append((worker, reader))
-        for task, (_, reader) in zip(tasks, itertools.cycle(workers), strict=False):
-            yield task, _receive_chunk(reader, task)
+        # Worker n has the specs n, n + processes, …, so the results of all workers are read in turn.
+        for spec, (_, reader) in zip(specs, itertools.cycle(workers), strict=False):
+            yield spec, _receive_chunk(reader, spec)
     finally:
         for process, reader in workers:
             process.kill()  # workers have no state to save
@@ -215,27 +219,27 @@ def prepare_chunks(
             reader.close()
 
 
-def _receive_chunk(reader: Connection, task: ChunkTask) -> PreparedChunk:
+def _receive_chunk(reader: Connection, spec: ChunkSpec) -> PreparedChunk:
     """Return the next result of a worker, or raise the exception that it sent."""
     try:
         result: PreparedChunk | Exception = reader.recv()
     except (EOFError, OSError):
-        problem = f"the worker process of {task.chunk.path} ended unexpectedly"
+        problem = f"the worker process of {spec.chunk.path} ended unexpectedly"
         raise WorkerFailed(problem, fix="check the free memory, or use fewer processes") from None
     if isinstance(result, Exception):
         raise result
     return result
 
 
-def _run_worker(tasks: Sequence[ChunkTask], writer: Connection) -> None:
-    """Prepare tasks in a worker process. A full pipe blocks the worker until its results are needed."""
+def _run_worker(specs: Sequence[ChunkSpec], writer: Connection) -> None:
+    """Prepare chunks in a worker process. A full pipe blocks the worker until its results are needed."""
     exit_with_parent()
     os.setpgid(0, 0)  # Ctrl-C goes to the parent, which then kills its workers
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     preparer = ChunkPreparer()
-    for task in tasks:
+    for spec in specs:
         try:
-            writer.send(preparer.prepare(task))
+            writer.send(preparer.prepare(spec))
         except (GymError, OSError) as error:
             writer.send(error)

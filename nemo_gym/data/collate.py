@@ -14,19 +14,12 @@ from typing import Any
 
 from nemo_gym.catalog.atomic_files import StagedFiles, whole_file
 from nemo_gym.catalog.row_problems import DataError, RowProblems, row_count_text
-from nemo_gym.data.chunks import ChunkTask, FileSpan, line_span, prepare_chunks
-from nemo_gym.data.row_metrics import (
-    NO_TOKENIZER_NOTE,
-    Metrics,
-    MetricsState,
-    Report,
-    compare_metrics,
-    encode_metrics,
-)
+from nemo_gym.data.chunks import ChunkSpec, FileSpan, line_span, prepare_chunks
+from nemo_gym.data.row_metrics import NO_TOKENIZER_NOTE, Metrics, MetricsState, Report, compare_metrics, encode_metrics
 from nemo_gym.data.sources import DatasetSource, Watch
 
 CHUNK = 2 * 1024 * 1024
-"""Size of a chunk in bytes after repeating its rows."""
+"""Size in bytes of the rows of a chunk, with all their repeats."""
 SMALLEST_CHUNK = 4096
 MIN_PARALLEL_BYTES = 16 * 1024 * 1024
 """Minimum size of the data, in bytes, for which worker processes are started."""
@@ -96,7 +89,7 @@ class CollatedType:
 
 @dataclass(slots=True)
 class CollationResult:
-    """The files that were written."""
+    """The collated datasets, the files of each dataset type, and notes for the user."""
 
     datasets: list[CollatedDataset] = field(default_factory=list)
     types: list[CollatedType] = field(default_factory=list)
@@ -104,12 +97,12 @@ class CollationResult:
 
 
 @dataclass(slots=True)
-class _SourceReader:
-    """The results so far of a source that is being read."""
+class _Scan:
+    """One source while it is read, with the results so far."""
 
     source: DatasetSource
     span: FileSpan
-    status: tuple[int, int]
+    file_state: tuple[int, int]
     """Size and modification time of the file when reading began."""
     metrics: Metrics = field(default_factory=Metrics)
     problems: RowProblems = field(default_factory=RowProblems)
@@ -131,34 +124,34 @@ def collate(
     Reading stops after `max_errors` invalid rows. By default, the size of the data determines the number of processes.
 
     Raises:
-        RowsRefused: rows are invalid; the error lists all of them.
+        RowsRefused: rows are invalid; the error lists the problems of the rows that were read.
         MetricsConflict: a metrics file differs and `overwrite` is not set.
         DataError: a dataset has no rows, changed while it was read, or a file cannot be written.
     """
     _check_outputs(sources, output)
-    readers = [_SourceReader(source, line_span(source.path, *source.rows), _status(source.path)) for source in sources]
+    scans = [_Scan(source, line_span(source.path, *source.row_range), _file_state(source.path)) for source in sources]
     try:
         with StagedFiles() as staged:
-            stopped = _stage_rows(readers, output, staged, max_errors, processes, watch)
-            _check_readers(readers, stopped=stopped)
-            result = _stage_metrics(readers, staged, overwrite=overwrite)
-            _stage_types(readers, output, staged, result)
+            stopped = _stage_rows(scans, output, staged, max_errors, processes, watch)
+            _check_scans(scans, stopped=stopped)
+            result = _stage_metrics(scans, staged, overwrite=overwrite)
+            _stage_types(scans, output, staged, result)
             staged.commit()
     except OSError as error:
         location = str(error.filename or output)
         raise DataError(f"cannot be read or written: {error.strerror or error}", where=location) from error
     for source in sources:
-        source.conflict_path.unlink(missing_ok=True)
+        source.conflict_path.unlink(missing_ok=True)  # written by an earlier collation
     return result
 
 
-def _status(path: Path) -> tuple[int, int]:
+def _file_state(path: Path) -> tuple[int, int]:
     status = path.stat()
     return status.st_size, status.st_mtime_ns
 
 
 def _stage_rows(
-    readers: Sequence[_SourceReader],
+    scans: Sequence[_Scan],
     output: Path,
     staged: StagedFiles,
     max_errors: int | None,
@@ -166,70 +159,73 @@ def _stage_rows(
     watch: Watch,
 ) -> bool:
     """Read all rows and stage the files of rows; return whether reading stopped at `max_errors`."""
-    total = sum(reader.span.size for reader in readers)
+    total = sum(scan.span.size for scan in scans)
     done = invalid = 0
-    kinds = dict.fromkeys(reader.source.config.type for reader in readers)
+    kinds = dict.fromkeys(scan.source.config.type for scan in scans)
     collated = {kind: staged.create(output / f"{kind}.jsonl") for kind in kinds}
-    prepared = [staged.create(reader.source.prepared_path) for reader in readers]
+    prepared = [staged.create(scan.source.prepared_path) for scan in scans]
     if processes is None:
         processes = min(_usable_processors(), MAX_PROCESSES) if total >= MIN_PARALLEL_BYTES else 1
-    with closing(prepare_chunks(list(_tasks(readers, max_errors)), processes=processes)) as chunks:
-        for task, chunk in chunks:
-            reader = readers[task.source]
-            reader.metrics.merge(chunk.metrics)
-            reader.problems.merge(chunk.problems, after=reader.span.lines_before + reader.lines)
-            reader.other_agents += chunk.other_agents
-            reader.lines += chunk.lines
-            prepared[task.source].write(chunk.written)
-            collated[reader.source.config.type].write(chunk.written)
-            done += task.chunk.size
+    with closing(prepare_chunks(list(_chunk_specs(scans, max_errors)), processes=processes)) as chunks:
+        for spec, chunk in chunks:
+            scan = scans[spec.source]
+            scan.metrics.merge(chunk.metrics)
+            scan.problems.merge(chunk.problems, after=scan.span.lines_before + scan.lines)
+            scan.other_agents += chunk.other_agents
+            scan.lines += chunk.lines
+            prepared[spec.source].write(chunk.written)
+            collated[scan.source.config.type].write(chunk.written)
+            done += spec.chunk.size
             invalid += chunk.problems.rows
             watch("collating", done, total)
             if max_errors is not None and invalid >= max_errors:
-                reader.problems = reader.problems.first(reader.problems.rows - (invalid - max_errors))
+                surplus = invalid - max_errors  # the last chunk may have more invalid rows than the limit allows
+                scan.problems = scan.problems.first(scan.problems.rows - surplus)
                 return True
     return False
 
 
-def _tasks(readers: Sequence[_SourceReader], max_errors: int | None) -> Iterator[ChunkTask]:
+def _chunk_specs(scans: Sequence[_Scan], max_errors: int | None) -> Iterator[ChunkSpec]:
     """Yield the chunks of all files with the settings of their datasets."""
-    for number, reader in enumerate(readers):
-        source = reader.source
+    for number, scan in enumerate(scans):
+        source = scan.source
         repeats = source.config.num_repeats
-        for chunk in reader.span.chunks(max(CHUNK // repeats, SMALLEST_CHUNK)):
-            yield ChunkTask(chunk, source.agent, repeats, source.prompt, max_errors, number)
+        for chunk in scan.span.chunks(max(CHUNK // repeats, SMALLEST_CHUNK)):
+            yield ChunkSpec(chunk, source.agent, repeats, source.prompt, max_errors, number)
 
 
 def _usable_processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _check_readers(readers: Sequence[_SourceReader], *, stopped: bool) -> None:
-    """Raise for invalid rows, for files that changed while they were read, and for empty datasets."""
-    invalid = [(reader.source, reader.problems) for reader in readers if reader.problems]
+def _check_scans(scans: Sequence[_Scan], *, stopped: bool) -> None:
+    """Raise if rows are invalid, a file changed while it was read, or a dataset is empty."""
+    invalid = [(scan.source, scan.problems) for scan in scans if scan.problems]
     if invalid:
         raise RowsRefused(invalid, stopped=stopped)
-    for reader in readers:
-        path = reader.source.path
-        if _status(path) != reader.status:
+    for scan in scans:
+        path = scan.source.path
+        if _file_state(path) != scan.file_state:
             raise DataError("the file changed while it was read", where=str(path), fix="collate again")
-        if not reader.metrics.examples:
-            first, end = reader.source.rows
+        if not scan.metrics.examples:
+            first, end = scan.source.row_range
             rows = "" if first is None and end is None else f" between start_idx {first or 0} and end_idx {end}"
             raise DataError(f"the dataset has no rows{rows}", where=str(path))
 
 
-def _stage_metrics(readers: Sequence[_SourceReader], staged: StagedFiles, *, overwrite: bool) -> CollationResult:
-    """Compare each source's metrics with its metrics file; prepare changed files for `commit`.
+def _stage_metrics(scans: Sequence[_Scan], staged: StagedFiles, *, overwrite: bool) -> CollationResult:
+    """Compare each source's metrics with its metrics file; stage the files that change.
+
+    The new metrics of a conflict are also written to a separate file, so that the user can compare both.
 
     Raises:
         MetricsConflict: a metrics file differs and `overwrite` is not set.
     """
     result = CollationResult()
     conflicts = []
-    for reader in readers:
-        source = reader.source
-        metrics = source.config.model_dump(mode="json") | reader.metrics.report()
+    for scan in scans:
+        source = scan.source
+        metrics = source.config.model_dump(mode="json") | scan.metrics.report()
         state, differences, content = compare_metrics(source.metrics_path, metrics)
         if state == "conflict" and not overwrite:
             conflicts.append((source, differences))
@@ -237,32 +233,32 @@ def _stage_metrics(readers: Sequence[_SourceReader], staged: StagedFiles, *, ove
                 stream.write(encode_metrics(content))
         if state != "same":
             staged.write(source.metrics_path, encode_metrics(content))
-        result.datasets.append(CollatedDataset(source, reader.metrics.examples, content, state))
-        result.notes += _notes(reader, differences)
+        result.datasets.append(CollatedDataset(source, scan.metrics.examples, content, state))
+        result.notes += _notes(scan, differences)
     if conflicts:
         raise MetricsConflict(conflicts)
-    if not any(reader.metrics.tokens for reader in readers):
+    if not any(scan.metrics.tokens for scan in scans):
         result.notes.append(NO_TOKENIZER_NOTE)
     return result
 
 
-def _notes(reader: _SourceReader, differences: Sequence[str]) -> list[str]:
+def _notes(scan: _Scan, differences: Sequence[str]) -> list[str]:
     """Describe replaced agent references and an overwritten metrics file."""
-    source = reader.source
+    source = scan.source
     notes = [
         f"{source.path}: {row_count_text(count)} referred to the agent {name!r}, now to {source.agent!r}"
-        for name, count in reader.other_agents.items()
+        for name, count in scan.other_agents.items()
     ]
     if differences:
         notes.append(f"{source.metrics_path} was overwritten: {len(differences)} figures differed")
     return notes
 
 
-def _stage_types(readers: Sequence[_SourceReader], output: Path, staged: StagedFiles, result: CollationResult) -> None:
+def _stage_types(scans: Sequence[_Scan], output: Path, staged: StagedFiles, result: CollationResult) -> None:
     """Merge the metrics of each dataset type and stage its metrics file."""
     merged: dict[str, Metrics] = {}
-    for reader in readers:
-        merged.setdefault(reader.source.config.type, Metrics()).merge(reader.metrics)
+    for scan in scans:
+        merged.setdefault(scan.source.config.type, Metrics()).merge(scan.metrics)
     for kind, metrics in merged.items():
         report, path = metrics.report(), output / f"{kind}_metrics.json"
         staged.write(path, encode_metrics(report))
@@ -273,11 +269,9 @@ def _check_outputs(sources: Sequence[DatasetSource], output: Path) -> None:
     """Raise if an output file is an input file, or if the output folder is a file."""
     inputs = {source.path.resolve() for source in sources}
     kinds = dict.fromkeys(source.config.type for source in sources)
-    outputs = [output / f"{kind}.jsonl" for kind in kinds] + [source.prepared_path for source in sources]
-    for path in outputs:
+    fix = "use another --output-dir"
+    for path in [output / f"{kind}.jsonl" for kind in kinds] + [source.prepared_path for source in sources]:
         if path.resolve() in inputs:
-            raise DataError(
-                "the collated rows would overwrite this dataset", where=str(path), fix="use another --output-dir"
-            )
+            raise DataError("the collated rows would overwrite this dataset", where=str(path), fix=fix)
     if output.exists() and not output.is_dir():
-        raise DataError("the output folder is a file", where=str(output), fix="use another --output-dir")
+        raise DataError("the output folder is a file", where=str(output), fix=fix)

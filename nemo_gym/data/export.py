@@ -1,7 +1,7 @@
 """Export rollouts as training data: examples (SFT), preference pairs (DPO) or tasks (RL).
 
-The files are read twice: the first pass indexes task, reward and offset of every rollout, the second reads the chosen
-rollouts. Failures have no reward and are never chosen.
+The files are read twice: the first pass indexes task, reward and offset of every scored rollout, the second reads the
+chosen rollouts.
 """
 
 from collections import Counter
@@ -12,21 +12,16 @@ from typing import Any
 
 from nemo_gym.catalog.row_problems import DataError
 from nemo_gym.data.export_files import writing_export
-from nemo_gym.data.export_messages import (
-    ChatConversation,
-    MessageStyle,
-    chat_tools,
-    prompt_messages,
-    read_conversation,
-)
+from nemo_gym.data.export_messages import ChatConversation, MessageStyle, chat_tools, prompt_messages, read_conversation
 from nemo_gym.data.export_selection import (
     MASK_KEY,
     ExportDatasetConfig,
+    ExportFormat,
     IndexedRollout,
-    Kind,
     choose_rollouts,
     format_counts,
     index_rollouts,
+    rollout_order,
 )
 from nemo_gym.data.file_transfer import Meter, ignore_progress
 from nemo_gym.errors import ConversionError
@@ -46,22 +41,24 @@ __all__ = ["ExportDatasetConfig", "ExportResult", "export", "format_counts"]
 _NOT_METADATA = frozenset(
     {RESPONSES_CREATE_PARAMS_KEY_NAME, RESPONSE_KEY_NAME, REWARD_KEY, AGENT_REF_KEY_NAME, MASK_KEY}
 )
-SAME_TEXT, OTHER_PROMPT = "both completions of a pair are equal", "the prompts of a pair differ"
+_RESERVED_PREFIXES = ("_ng_", "ng_")
+"""Prefixes of the fields that Gym adds to rows and rollouts."""
+SAME_COMPLETION, OTHER_PROMPT = "both completions of a pair are equal", "the prompts of a pair differ"
 
 
 @dataclass
 class ExportResult:
-    """The number of rows written, and the number of rollouts left out by reason."""
+    """The number of rows written, of scored rollouts and their tasks, and of what was left out."""
 
     path: Path
-    format: Kind
+    format: ExportFormat
     rows: int = 0
     rollouts: int = 0
     tasks: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
-    """Rollouts that could not be chosen, by reason."""
+    """Number of rollouts that could not be chosen, by reason."""
     skipped: Counter[str] = field(default_factory=Counter)
-    """Chosen rollouts that cannot be written, by reason."""
+    """Number of rows that could not be built from the chosen rollouts, by reason."""
 
 
 def export(
@@ -73,8 +70,8 @@ def export(
 ) -> ExportResult:
     """Write the training data that `config` describes.
 
-    `runs` maps each file of rollouts to its run id, and `inputs` to the file of its planned rows, from which the
-    metadata of RL rows is taken. Without that file, the metadata are the other fields of the rollout.
+    `runs` maps files of rollouts to their run ids, and `inputs` maps them to the files of their planned rows. The
+    metadata of an RL row are the fields of the planned row or, if that is not available, of the rollout.
 
     Raises:
         ConfigPathNotFoundError: a file is missing.
@@ -84,19 +81,15 @@ def export(
     index = index_rollouts(config.rollouts_jsonl_fpath, meter)
     choices = choose_rollouts(index, config)
     result = ExportResult(
-        Path(config.output_fpath),
-        config.format,
-        rollouts=len(index),
-        tasks=len(index.tasks),
-        left_out=index.left_out,
+        Path(config.output_fpath), config.format, rollouts=len(index), tasks=len(index.tasks), left_out=index.left_out
     )
     with RolloutReader(index.files) as reader, writing_export(result.path) as write:
         builder = _RowBuilder(config, index.files, runs or {}, _InputRows(inputs or {}), reader)
-        builders: dict[Kind, Callable[[list[IndexedRollout]], dict[str, Any]]]
-        builders = {"sft": builder.sft_row, "dpo": builder.dpo_row, "rl": builder.rl_row}
+        methods: dict[ExportFormat, Callable[[list[IndexedRollout]], dict[str, Any]]]
+        methods = {"sft": builder.sft_row, "dpo": builder.dpo_row, "rl": builder.rl_row}
         for rollouts in choices:
             try:
-                row = builders[config.format](rollouts)
+                row = methods[config.format](rollouts)
             except ConversionError as error:
                 result.skipped[error.problem] += 1
                 continue
@@ -148,7 +141,7 @@ class _RowBuilder:
         return {
             "messages": conversation.messages,
             "tools": conversation.tools,
-            "loss_mask": conversation.mask(self.config.loss_on),
+            "loss_mask": conversation.loss_mask(self.config.loss_on),
             "task": rollout.task,
             "rollout": rollout.rollout,
             "rollout_id": _text(record.get(ROLLOUT_ID_KEY_NAME)),
@@ -164,14 +157,14 @@ class _RowBuilder:
         if chosen.prompt != rejected.prompt or chosen.tools != rejected.tools:
             raise ConversionError(OTHER_PROMPT)
         if chosen.completion == rejected.completion:
-            raise ConversionError(SAME_TEXT)
+            raise ConversionError(SAME_COMPLETION)
         return {
             "prompt": chosen.prompt,
             "chosen": chosen.completion,
             "rejected": rejected.completion,
             "tools": chosen.tools,
-            "chosen_loss_mask": chosen.completion_mask(self.config.loss_on),
-            "rejected_loss_mask": rejected.completion_mask(self.config.loss_on),
+            "chosen_loss_mask": chosen.completion_loss_mask(self.config.loss_on),
+            "rejected_loss_mask": rejected.completion_loss_mask(self.config.loss_on),
             "task": better.task,
             "chosen_rollout": better.rollout,
             "rejected_rollout": worse.rollout,
@@ -181,19 +174,19 @@ class _RowBuilder:
         }
 
     def rl_row(self, rollouts: list[IndexedRollout]) -> dict[str, Any]:
-        """Build a task from all its rollouts."""
-        first = min(rollouts, key=lambda rollout: -1 if rollout.rollout is None else rollout.rollout)
+        """Build a task from all its rollouts; its prompt and origin are those of the rollout with the lowest index."""
+        first = min(rollouts, key=rollout_order)
         record = self.reader.row(first.offset, first.file)
         rewards = [rollout.reward for rollout in rollouts]
-        row = self.inputs.find(self.files[first.file], record.get(TASK_INDEX_KEY_NAME))
-        fields = record if row is None else row
+        input_row = self.inputs.find(self.files[first.file], record.get(TASK_INDEX_KEY_NAME))
+        fields = record if input_row is None else input_row
         return {
             "prompt": prompt_messages(record, self._style),
             "tools": chat_tools(record),
             "metadata": {
                 key: value
                 for key, value in fields.items()
-                if key not in _NOT_METADATA and not key.startswith(("_ng_", "ng_"))
+                if key not in _NOT_METADATA and not key.startswith(_RESERVED_PREFIXES)
             },
             "task": first.task,
             "num_rollouts": len(rewards),

@@ -51,7 +51,7 @@ WriteRow = Callable[[Mapping[str, Any]], None]
 def writing_export(path: Path) -> Iterator[WriteRow]:
     """Yield a function that writes rows to `path`; the file appears when the block ends without error.
 
-    All rows have the columns of the first one.
+    All rows must have the same columns.
 
     Raises:
         ConfigError: pyarrow is missing.
@@ -79,15 +79,16 @@ class _ParquetWriter:
         except ImportError:
             raise ConfigError("Parquet files need the package pyarrow", fix="pip install 'nemo-gym[data]'") from None
         self._stream = stream
-        self._file: Any = None
+        self._writer: Any = None
         self._rows: list[dict[str, Any]] = []
         self._size = 0
 
     def write(self, row: Mapping[str, Any]) -> None:
-        if self._file is None:
+        """Add a row to the current group; the first row determines the columns of the file."""
+        if self._writer is None:
             self._text_schema = self._schema(row, self._arrow.string())
             self._json_schema = self._schema(row, self._arrow.json_())
-            self._file = self._parquet.ParquetWriter(self._stream, self._json_schema, compression="zstd")
+            self._writer = self._parquet.ParquetWriter(self._stream, self._json_schema, compression="zstd")
         self._rows.append({name: _encode_json_parts(value, COLUMN_TYPES[name]) for name, value in row.items()})
         self._size += len(orjson.dumps(row))  # faster than adding up the lengths of the values
         if len(self._rows) >= ROWS_PER_GROUP or self._size >= BYTES_PER_GROUP:
@@ -95,39 +96,39 @@ class _ParquetWriter:
 
     def close(self) -> None:
         self._flush()
-        if self._file is not None:
-            self._file.close()
+        if self._writer is not None:
+            self._writer.close()
 
     def _flush(self) -> None:
-        """Write the collected rows as one group. Arrow builds no nested JSON values, but casts texts to them."""
+        """Write the collected rows as one group. Arrow cannot build nested JSON values, but it casts texts to them."""
         if not self._rows:
             return
         table = self._arrow.Table.from_pylist(self._rows, schema=self._text_schema)
-        self._file.write_table(table.cast(self._json_schema))
+        self._writer.write_table(table.cast(self._json_schema))
         self._rows, self._size = [], 0
 
     def _schema(self, columns: Iterable[str], json_type: Any) -> Any:
         """Return the Arrow schema of the columns, with `json_type` for JSON values."""
         arrow = self._arrow
 
-        def arrow_type(kind: Any) -> Any:
-            if isinstance(kind, list):
-                return arrow.list_(arrow_type(kind[0]))
-            if isinstance(kind, dict):
-                return arrow.struct([(name, arrow_type(inner)) for name, inner in kind.items()])
-            return {TEXT: arrow.string(), FLOAT: arrow.float64(), INTEGER: arrow.int64(), JSON: json_type}[kind]
+        def arrow_type(column_type: Any) -> Any:
+            if isinstance(column_type, list):
+                return arrow.list_(arrow_type(column_type[0]))
+            if isinstance(column_type, dict):
+                return arrow.struct([(name, arrow_type(inner)) for name, inner in column_type.items()])
+            return {TEXT: arrow.string(), FLOAT: arrow.float64(), INTEGER: arrow.int64(), JSON: json_type}[column_type]
 
         return arrow.schema([(name, arrow_type(COLUMN_TYPES[name])) for name in columns])
 
 
-def _encode_json_parts(value: Any, kind: Any) -> Any:
-    """Encode the parts of a value that are JSON columns as JSON texts."""
+def _encode_json_parts(value: Any, column_type: Any) -> Any:
+    """Return a value of a column type with the parts that have the type `json` encoded as JSON texts."""
     if value is None:
         return None
-    if kind == JSON:
+    if column_type == JSON:
         return orjson.dumps(value).decode()
-    if isinstance(kind, list):
-        return [_encode_json_parts(item, kind[0]) for item in value]
-    if isinstance(kind, dict):
-        return {name: _encode_json_parts(value.get(name), inner) for name, inner in kind.items()}
+    if isinstance(column_type, list):
+        return [_encode_json_parts(item, column_type[0]) for item in value]
+    if isinstance(column_type, dict):
+        return {name: _encode_json_parts(value.get(name), inner) for name, inner in column_type.items()}
     return value

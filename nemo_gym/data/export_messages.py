@@ -15,7 +15,8 @@ import orjson
 from nemo_gym.convert.chat_conversation import lead_with_instructions, parse_think_tags, text_content
 from nemo_gym.convert.responses_chat import chat_messages, options_to_chat
 from nemo_gym.errors import ConversionError
-from nemo_gym.keys import RESPONSE_KEY_NAME, RESPONSES_CREATE_PARAMS_KEY_NAME
+from nemo_gym.keys import RESPONSE_KEY_NAME as RESPONSE
+from nemo_gym.keys import RESPONSES_CREATE_PARAMS_KEY_NAME as PARAMS
 
 Message: TypeAlias = dict[str, Any]
 Reasoning: TypeAlias = Literal["inline", "separate", "drop"]
@@ -48,13 +49,13 @@ class ChatConversation:
     def messages(self) -> list[Message]:
         return [*self.prompt, *self.completion]
 
-    def completion_mask(self, roles: Sequence[str]) -> list[int]:
-        """Return 1 for each message of the completion with one of `roles`, else 0."""
+    def completion_loss_mask(self, roles: Sequence[str]) -> list[int]:
+        """Return 1 for each message of the completion that has one of `roles`, and 0 for the others."""
         return [int(message["role"] in roles) for message in self.completion]
 
-    def mask(self, roles: Sequence[str]) -> list[int]:
-        """Return the mask of all messages; the prompt has no loss."""
-        return [*(0 for _ in self.prompt), *self.completion_mask(roles)]
+    def loss_mask(self, roles: Sequence[str]) -> list[int]:
+        """Return 0 for each message of the prompt, and the loss mask of the completion."""
+        return [*(0 for _ in self.prompt), *self.completion_loss_mask(roles)]
 
 
 def read_conversation(record: Mapping[str, Any], style: MessageStyle = DEFAULT_STYLE) -> ChatConversation:
@@ -63,7 +64,7 @@ def read_conversation(record: Mapping[str, Any], style: MessageStyle = DEFAULT_S
     Raises:
         ConversionError: the rollout has content that this format cannot express, or no message of the model.
     """
-    request, response = _part(record, RESPONSES_CREATE_PARAMS_KEY_NAME), _part(record, RESPONSE_KEY_NAME)
+    request, response = _read_object(record, PARAMS), _read_object(record, RESPONSE)
     prompt, output = _request_messages(request), chat_messages(response.get("output"))
     messages = _convert_messages([*prompt, *output], style)
     completion = messages[len(prompt) :]
@@ -78,7 +79,7 @@ def prompt_messages(record: Mapping[str, Any], style: MessageStyle) -> list[Mess
     Raises:
         ConversionError: a message has content that this format cannot express.
     """
-    return _convert_messages(_request_messages(_part(record, RESPONSES_CREATE_PARAMS_KEY_NAME)), style)
+    return _convert_messages(_request_messages(_read_object(record, PARAMS)), style)
 
 
 def _request_messages(request: Mapping[str, Any]) -> list[Message]:
@@ -89,7 +90,7 @@ def _request_messages(request: Mapping[str, Any]) -> list[Message]:
 
 def chat_tools(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the tools of the request; if it has none, those of the response, which an agent may have added."""
-    request, response = _part(record, RESPONSES_CREATE_PARAMS_KEY_NAME), _part(record, RESPONSE_KEY_NAME)
+    request, response = _read_object(record, PARAMS), _read_object(record, RESPONSE)
     tools = request.get("tools") or response.get("tools")
     return _convert_tools(orjson.dumps(tools)) if tools else []
 
@@ -100,11 +101,11 @@ def _convert_tools(tools: bytes) -> list[dict[str, Any]]:
     return list(options_to_chat({"tools": orjson.loads(tools)}).get("tools") or [])
 
 
-def _part(record: Mapping[str, Any], key: str) -> dict[str, Any]:
-    part = record.get(key)
-    if not isinstance(part, dict):
+def _read_object(record: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = record.get(key)
+    if not isinstance(value, dict):
         raise ConversionError(f"{key} is not an object")
-    return part
+    return value
 
 
 def _convert_messages(messages: list[Message], style: MessageStyle) -> list[Message]:
@@ -118,6 +119,7 @@ def _convert_messages(messages: list[Message], style: MessageStyle) -> list[Mess
 
 
 def _convert_message(source: Message, tool_names: Mapping[str, str], style: MessageStyle) -> Message:
+    """Convert one message; `tool_names` has the name of the tool for each call id so far."""
     role = "system" if source["role"] == "developer" and style.developer == "system" else source["role"]
     content = source.get("content")
     text = text_content(content) if content is not None else ""
@@ -125,7 +127,7 @@ def _convert_message(source: Message, tool_names: Mapping[str, str], style: Mess
         raise ConversionError("content is not text", where=f"a message of the {role}")
     message: Message = {"role": role, "content": text + (source.get("refusal") or "")}
     if role == ASSISTANT:
-        _separate_reasoning(message, style.reasoning)
+        _apply_reasoning_style(message, style.reasoning)
         if source.get("tool_calls"):
             message["tool_calls"] = [_convert_call(call) for call in source["tool_calls"]]
     elif role == "tool":
@@ -135,8 +137,8 @@ def _convert_message(source: Message, tool_names: Mapping[str, str], style: Mess
     return message
 
 
-def _separate_reasoning(message: Message, reasoning: Reasoning) -> None:
-    """Remove `<think>` tags from the content, unless inline, and store their text separately if requested."""
+def _apply_reasoning_style(message: Message, reasoning: Reasoning) -> None:
+    """Leave the `<think>` tags in the content, move their text to `reasoning_content`, or drop them with their text."""
     if reasoning == "inline":
         return
     thoughts, message["content"] = parse_think_tags(message["content"])

@@ -18,8 +18,8 @@ from nemo_gym.journal import scan_rows
 from nemo_gym.keys import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.wire.stored_rollout import StoredRollout
 
-Kind: TypeAlias = Literal["sft", "dpo", "rl"]
-FAILED, UNSCORED, MASKED, REPEATED = "failed", "without a finite reward", "masked by the agent", "given twice"
+ExportFormat: TypeAlias = Literal["sft", "dpo", "rl"]
+FAILED, UNSCORED, MASKED, DUPLICATE = "failed", "without a finite reward", "masked by the agent", "given twice"
 MASK_KEY = "mask_sample"
 
 
@@ -31,7 +31,7 @@ class ExportDatasetConfig(BaseNeMoGymCLIConfig):
 
     rollouts_jsonl_fpath: list[str] = Field(min_length=1, description="Files of rollouts.")
     output_fpath: str = Field(description="The file to write, ending in .jsonl or .parquet.")
-    format: Kind = Field(description="sft, dpo or rl.")
+    format: ExportFormat = Field(description="sft, dpo or rl.")
     select: Literal["best", "above"] = Field(
         default="best", description="SFT: the best rollout of each task, or all above min_reward."
     )
@@ -84,28 +84,38 @@ class ScoredRollouts:
 
     files: list[Path]
     tasks: dict[tuple[int, bool, str, int], list[IndexedRollout]] = field(default_factory=dict)
-    """Rollouts by file, whether the task index is missing, agent, and task index (or a hash of the request)."""
+    """Rollouts by position of the file, whether the task index is missing, agent, and task index or request hash."""
     left_out: Counter[str] = field(default_factory=Counter)
 
     def __len__(self) -> int:
         return sum(map(len, self.tasks.values()))
 
     def groups(self) -> Iterator[list[IndexedRollout]]:
-        """Yield the rollouts of each task, best first; equal rewards in rollout order. A repeated rollout counts once.
+        """Yield the rollouts of each task, best first; those with equal rewards by rollout index.
 
-        Tasks are sorted by their index, so that the result does not depend on the order in which rollouts finished.
+        Of duplicates, which have the same rollout index, only the first counts. Tasks are sorted by file, task index
+        and agent, so that their order does not depend on which rollout finished first. Tasks without an index follow
+        those with one, in order of appearance.
         """
-        for _, rollouts in sorted(self.tasks.items(), key=lambda item: (*item[0][:2], item[1][0].task)):
+        tasks = self.tasks.items()
+        by_order = {(file, lacks_index, group[0].task, agent): group for (file, lacks_index, agent, _), group in tasks}
+        for _, rollouts in sorted(by_order.items()):
             unique: dict[int, IndexedRollout] = {}
             for number, rollout in enumerate(rollouts):
-                key = ~number if rollout.rollout is None else rollout.rollout  # rollouts without an index are distinct
+                # Rollouts without an index are all different: they get negative keys, which no index has.
+                key = -1 - number if rollout.rollout is None else rollout.rollout
                 if unique.setdefault(key, rollout) is not rollout:
-                    self.left_out[REPEATED] += 1
-            yield sorted(unique.values(), key=lambda one: (-one.reward, -1 if one.rollout is None else one.rollout))
+                    self.left_out[DUPLICATE] += 1
+            yield sorted(unique.values(), key=lambda rollout: (-rollout.reward, rollout_order(rollout)))
+
+
+def rollout_order(rollout: IndexedRollout) -> int:
+    """Return the sort key of rollouts by index; those without an index come first."""
+    return -1 if rollout.rollout is None else rollout.rollout
 
 
 def index_rollouts(files: Sequence[str | Path], meter: Meter) -> ScoredRollouts:
-    """Index the rollouts of some files; `meter` is called with the number of bytes read.
+    """Index the scored rollouts of some files; `meter` is called with the number of bytes read.
 
     Raises:
         ConfigPathNotFoundError: a file is missing.
@@ -127,13 +137,14 @@ def index_rollouts(files: Sequence[str | Path], meter: Meter) -> ScoredRollouts:
             elif record.get(MASK_KEY):
                 index.left_out[MASKED] += 1
             else:
-                number: Any = record.get(TASK_INDEX_KEY_NAME)
-                rollout = record.get(ROLLOUT_INDEX_KEY_NAME)
-                has_index = isinstance(number, int)
+                task_index: Any = record.get(TASK_INDEX_KEY_NAME)
+                has_index = isinstance(task_index, int)
                 # Without a task index, rollouts of equal requests belong to the same task.
-                task_id = int(number) if has_index else hash(orjson.dumps(dict(stored.request)))
+                task = task_id = int(task_index) if has_index else hash(orjson.dumps(dict(stored.request)))
                 group = index.tasks.setdefault((file, not has_index, stored.agent or "", task_id), [])
-                task = task_id if has_index else group[0].task if group else len(index.tasks) - 1
+                if not has_index:
+                    task = group[0].task if group else len(index.tasks) - 1
+                rollout = record.get(ROLLOUT_INDEX_KEY_NAME)
                 rollout = rollout if isinstance(rollout, int) else None
                 group.append(IndexedRollout(file, begin, task, rollout, reward))
         done += path.stat().st_size
@@ -143,7 +154,7 @@ def index_rollouts(files: Sequence[str | Path], meter: Meter) -> ScoredRollouts:
 
 
 def choose_rollouts(index: ScoredRollouts, config: ExportDatasetConfig) -> list[list[IndexedRollout]]:
-    """Choose the rollouts of each row: one (SFT), a pair with the better one first (DPO), or all of a task (RL).
+    """Choose the rollouts of each row to write: one (SFT), two with the better one first (DPO), or all of a task (RL).
 
     Raises:
         DataError: no rollout qualifies.
@@ -168,7 +179,7 @@ def _choose_examples(group: list[IndexedRollout], config: ExportDatasetConfig) -
 
 
 def _choose_pairs(group: list[IndexedRollout], config: ExportDatasetConfig) -> Iterator[list[IndexedRollout]]:
-    """Pair the best rollout of a task with its worst, the second best with the second worst, while rewards differ."""
+    """Pair the best rollout of a task with the worst, the second best with the second worst, while rewards differ."""
     max_pairs = min(config.pairs_per_task, len(group) // 2)
     for better, worse in zip(group[:max_pairs], reversed(group), strict=False):
         gap = better.reward - worse.reward

@@ -23,6 +23,7 @@ from nemo_gym.errors import ConfigPathNotFoundError, FileProblem, GymError
 TIMEOUT = 60.0
 """Seconds without data from the registry after which a request fails."""
 ATTEMPTS = 5
+"""Maximum failed attempts in a row without enough progress."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds before the second attempt, and maximum before later attempts."""
 ENOUGH_PROGRESS = 1 << 20
@@ -84,16 +85,15 @@ OpenStream = Callable[[int], AbstractContextManager[FileStream]]
 
 
 def existing_file(path: str | Path) -> Path:
-    """Return `path` if it is a file.
+    """Return the path of an existing file, with `~` expanded.
 
     Raises:
-        ConfigPathNotFoundError: it is not a file.
+        ConfigPathNotFoundError: the path is not that of a file.
     """
     file = Path(path).expanduser()
     if not file.is_file():
-        raise ConfigPathNotFoundError(
-            f"file not found: {str(path)!r}", fix="check the path; it is relative to the working directory"
-        )
+        fix = "check the path; it is relative to the working directory"
+        raise ConfigPathNotFoundError(f"file not found: {str(path)!r}", fix=fix)
     return file
 
 
@@ -138,10 +138,11 @@ def download_file(
     location: str,
     meter: Meter = ignore_progress,
 ) -> Digest:
-    """Download a file to `target`, which appears when its `checksum` is verified; None: the registry has no checksum.
+    """Download a file to `target`, which appears only when the download is complete and has the `checksum`.
 
-    A target that has the checksum is not downloaded again. The received part is stored next to the target in a file
-    whose name contains the checksum, or else `key`; the next call for the same content resumes it.
+    `checksum` is None if the registry has none: then all content is accepted. A target that has the checksum is not
+    downloaded again. The received part is stored next to the target, in a file whose name contains the checksum or else
+    `key`; the next call for the same content resumes it.
 
     Raises:
         RegistryError: the registry rejected the request, or the transfer was interrupted too often.
@@ -152,21 +153,21 @@ def download_file(
         digest = file_digest(target)
         if digest.matches(checksum):
             return digest
-    partial = target.with_name(f".{target.name}.{(checksum or key)[:16]}.part")
+    part_path = target.with_name(f".{target.name}.{(checksum or key)[:16]}.part")
     try:
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        file = partial.open("ab")
+        part_path.parent.mkdir(parents=True, exist_ok=True)
+        file = part_path.open("ab")
     except OSError as error:
-        raise _unwritable(partial, error) from None
+        raise _unwritable(part_path, error) from None
     with file:
         _lock(file, location, target)
         retry(lambda: _append(open_stream, file, meter), location, progress=file.tell, resumable=True)
         file.flush()
-        digest = file_digest(partial)
+        digest = file_digest(part_path)
         if digest.matches(checksum):
-            partial.replace(target)
+            part_path.replace(target)
             return digest
-        partial.unlink()
+        part_path.unlink()
     problem = f"the received file has the SHA-256 {digest.sha256} and the git blob id {digest.git}; expected {checksum}"
     raise ChecksumMismatch(problem, where=location, fix="try again; the received part was deleted")
 
@@ -184,7 +185,7 @@ def retry(
     The count of failed attempts starts again after progress of `ENOUGH_PROGRESS` bytes.
 
     Raises:
-        RegistryError: `attempts` attempts failed. With `resumable`, the message recommends to repeat the command.
+        RegistryError: `attempts` attempts failed. With `resumable`, the message says that the same command resumes.
     """
     failed, last_progress = 0, progress()
     while True:
@@ -236,7 +237,7 @@ def _lock(file: BinaryIO, location: str, target: Path) -> None:
 def _append(open_stream: OpenStream, file: BinaryIO, meter: Meter) -> None:
     """Append the rest of the file, or download all of it if the registry does not support ranges."""
     with open_stream(file.tell()) as stream:
-        if stream.start != file.tell():
+        if stream.start != file.tell():  # the stream starts earlier than requested
             file.truncate(stream.start)
             file.seek(stream.start)
         meter(file.tell(), stream.total)
@@ -255,7 +256,7 @@ def _check_complete(size: int, total: int | None) -> None:
 
 
 def _read_position(path: Path) -> int:
-    """Return the largest position of this process's open descriptors of `path`; 0 if unknown (not on Linux)."""
+    """Return the largest position of this process's open descriptors of `path`; 0 if unknown, as on other systems."""
     position, resolved = 0, path.resolve()
     with contextlib.suppress(OSError):
         for descriptor in Path("/proc/self/fd").iterdir():

@@ -50,7 +50,7 @@ CHECKSUM_SUFFIX = ".sha256"
 VERSION_TAG = "gitlab.version"
 EXPERIMENT = "nemo-gym-datasets"
 TOKEN_VARIABLE = "MLFLOW_TRACKING_TOKEN"
-_LIMITS = {
+_MLFLOW_LIMITS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": str(int(TIMEOUT)),
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER": "false",
@@ -93,27 +93,21 @@ def upload(
     name, version = config.dataset_name, config.version
     _check_names(name, version)
     file = existing_file(config.input_jsonl_fpath)
-    hub.check_rows(file, "test")
+    hub.check_rows(file, needs_params=False)  # a prompt may add the parameters later
     digest = file_digest(file)
     entry = registry.version(name, version)
     state = "absent" if entry is None else _file_state(registry, entry, file.name, digest)
     if state == "other":
-        raise RegistryError(
-            f"version {version} already has a different {file.name}, and versions cannot be changed",
-            where=name,
-            fix="choose a new version with --revision",
-        )
+        problem = f"version {version} already has a different {file.name}, and versions cannot be changed"
+        raise RegistryError(problem, where=name, fix="choose a new version with --revision")
     if state != "same":
         entry = entry or registry.create_version(name, version)
         _send_checksum(registry, entry, file.name, digest)
         registry.send(entry, file, meter)
         actual = remote_sha256(registry.file_opener(entry, file.name), f"{name}/{file.name}")
         if actual != digest.sha256:
-            raise ChecksumMismatch(
-                f"the registry's copy has the SHA-256 {actual}, {file} has {digest.sha256}",
-                where=f"{name} {version}/{file.name}",
-                fix="upload it again",
-            )
+            problem = f"the registry's copy has the SHA-256 {actual}, {file} has {digest.sha256}"
+            raise ChecksumMismatch(problem, where=f"{name} {version}/{file.name}", fix="upload it again")
     return StoredFile(name, version, file.name, digest, state != "same")
 
 
@@ -159,17 +153,26 @@ def versions_to_delete(registry: "Registry", name: str) -> list[str]:
     return registry.versions(name)
 
 
+def refuse_pull_request(config: BaseUploadJsonlDatasetHuggingFaceConfig) -> None:
+    """Raise ConfigError if a migration would publish in a pull request: closing that would lose the only copy."""
+    if config.create_pr or (config.revision or "").startswith("refs/pr/"):
+        problem = "a dataset that is only in a pull request on the Hub cannot be deleted from GitLab"
+        fix = "gym dataset upload --create-pr; after merging, run this command without --create-pr and --revision"
+        raise ConfigError(problem, fix=fix)
+
+
 def migrate_to_hub(
     config: BaseUploadJsonlDatasetHuggingFaceConfig, registry: "Registry", *, meter: Meter = ignore_progress
 ) -> hub.PublishedFile:
-    """Publish a dataset on the Hub, verify the copy, then delete the dataset from GitLab.
+    """Publish a local file on the Hub, verify it there, then delete the dataset of that name, not copied, from GitLab.
 
     Raises:
-        ConfigError: the file or the configuration cannot be used.
+        ConfigError: the file or the configuration cannot be used, or the file would be published in a pull request.
         RegistryError: a registry rejected a request; the dataset in GitLab has not been deleted.
     """
+    refuse_pull_request(config)
     name = dataset_name_of(config)
-    versions_to_delete(registry, name)
+    versions_to_delete(registry, name)  # raises if the dataset does not exist
     published = hub.upload(config, meter=meter)
     try:
         registry.delete(name)
@@ -231,7 +234,7 @@ def create_mlflow_client(tracking_uri: str, token: str | None) -> Any:
         ConfigError: MLflow is not installed.
     """
     tracking = _library("mlflow.tracking")
-    for name, value in _LIMITS.items():
+    for name, value in _MLFLOW_LIMITS.items():
         os.environ.setdefault(name, value)
     if token:
         os.environ[TOKEN_VARIABLE] = token
@@ -394,7 +397,7 @@ class Registry:
             raise TransferInterrupted(text) from None
         if status in (401, 403):
             raise _bad_token(status, location) from None
-        if is_outage:  # its message is that of a long chain of exceptions
+        if is_outage:  # the text describes a long chain of exceptions: report the part that names the cause
             cause = _OUTAGE_CAUSE.search(text)
             problem = (cause[1] or cause[0]) if cause else text.splitlines()[0][:300]
             fix = "check mlflow_tracking_uri in env.yaml, and the network"

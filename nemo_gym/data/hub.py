@@ -1,7 +1,7 @@
 """Publish and download datasets on the Hugging Face Hub.
 
-A dataset is a private repository `<organization>/<prefix>-<domain>-<name>` with one file `<split>.jsonl` per split. The
-checksums of uploads and downloads are compared with those of the Hub.
+`upload` creates a private repository `<organization>/<prefix>-<domain>-<name>` with one file `<split>.jsonl` per split.
+The checksums of uploads and downloads are compared with those of the Hub.
 """
 
 import importlib
@@ -58,7 +58,7 @@ _SPLIT_WORDS = {
     "validation": {"validation", "valid", "val", "dev"},
     "test": {"test", "testing", "eval", "evaluation"},
 }
-_LINES, _PARQUET = ".jsonl", ".parquet"
+_JSONL, _PARQUET = ".jsonl", ".parquet"
 _REPO_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,96}")
 
 
@@ -85,10 +85,10 @@ def upload(config: BaseUploadJsonlDatasetHuggingFaceConfig, *, meter: Meter = ig
     """
     file = existing_file(config.input_jsonl_fpath)
     repo = repo_of(config)
-    check_rows(file, config.split)
+    check_rows(file, needs_params=config.split == "train")
     digest = file_digest(file)
     dataset = HubDataset(repo, config.hf_token, config.revision)
-    path = f"{config.split}{_LINES}"
+    path = f"{config.split}{_JSONL}"
     dataset.create(with_branch=not config.create_pr)
     revision, url = config.revision or "main", dataset.url
     pull_request: str | None = None
@@ -104,11 +104,8 @@ def upload(config: BaseUploadJsonlDatasetHuggingFaceConfig, *, meter: Meter = ig
         )
         revision, url, pull_request = str(commit.oid), str(commit.commit_url), commit.pr_url
         if not dataset.has(path, revision, digest):
-            raise ChecksumMismatch(
-                f"the Hub's copy does not have the checksum of {file} (SHA-256 {digest.sha256})",
-                where=f"{repo}/{path}",
-                fix="upload it again; do not use this revision",
-            )
+            problem = f"the Hub's copy does not have the checksum of {file} (SHA-256 {digest.sha256})"
+            raise ChecksumMismatch(problem, where=f"{repo}/{path}", fix="upload it again; do not use this revision")
     dataset.add_to_collection(collection_of(config))
     return PublishedFile(repo, path, revision, digest, changed, url, pull_request)
 
@@ -119,10 +116,8 @@ def repo_of(config: BaseUploadJsonlDatasetHuggingFaceConfig) -> str:
     name = f"{config.hf_dataset_prefix}-{domain}-{config.dataset_name or server}"
     for part in (config.hf_organization, name):
         if not _REPO_NAME.fullmatch(part) or ".." in part or "--" in part:
-            raise ConfigError(
-                f"{part!r} is not valid in a repository name",
-                fix="use up to 96 letters, digits, '-', '_' and '.', without '--' and '..'",
-            )
+            fix = "use up to 96 letters, digits, '-', '_' and '.', without '--' and '..'"
+            raise ConfigError(f"{part!r} is not valid in a repository name", fix=fix)
     return f"{config.hf_organization}/{name}"
 
 
@@ -133,7 +128,7 @@ def collection_of(config: BaseUploadJsonlDatasetHuggingFaceConfig) -> str:
 
 
 def resources_server_of(path: str) -> tuple[str, str]:
-    """Return the name and domain of the resources server in a configuration file, found in the search roots."""
+    """Return folder name and domain of the first resources server with a `domain` in a file below a search root."""
     tree = read_source(find_file(path, component_search_roots(), "the file of resource_config_path")).tree
     for server in instances_of(tree, "resources_servers"):
         if server.fields.get("domain"):
@@ -141,13 +136,13 @@ def resources_server_of(path: str) -> tuple[str, str]:
     raise ConfigError("no resources server with a 'domain' in this file", where=path, fix="add 'domain: …' to it")
 
 
-def check_rows(file: Path, split: str) -> None:
-    """Check that a file has rows and every row is a JSON object; train rows need `responses_create_params`.
+def check_rows(file: Path, *, needs_params: bool) -> None:
+    """Check that a file has rows, and that each is a JSON object, with `responses_create_params` if `needs_params`.
 
     Raises:
         ConfigError: the file is empty or has invalid rows; the message contains their line numbers.
     """
-    rows, problems = check_file(file, needs_params=split == "train")
+    rows, problems = check_file(file, needs_params=needs_params)
     if problems:
         fix = "run gym dataset collate to see every problem"
         raise ConfigError("; ".join(problems.texts()), where=str(file), fix=fix)
@@ -164,7 +159,7 @@ def fetch(
     revision: str | None = None,
     meter: Meter = ignore_progress,
 ) -> Digest:
-    """Download the identifier's file, or the rows of `split` if it has none, to `target`; return the digest."""
+    """Download the file that the identifier names, or the rows of `split` if it names none; return the digest."""
     dataset = HubDataset(identifier.repo_id, token, revision)
     if identifier.artifact_fpath:
         return dataset.fetch(identifier.artifact_fpath, target, meter)
@@ -172,10 +167,7 @@ def fetch(
 
 
 def download(
-    config: DownloadJsonlDatasetHuggingFaceConfig,
-    *,
-    revision: str | None = None,
-    meter: Meter = ignore_progress,
+    config: DownloadJsonlDatasetHuggingFaceConfig, *, revision: str | None = None, meter: Meter = ignore_progress
 ) -> dict[Path, Digest]:
     """Download one file, one split or every split of a dataset; return the digests by path."""
     dataset = HubDataset(config.repo_id, config.hf_token, revision)
@@ -189,22 +181,22 @@ def download(
     )
     if not splits:
         raise _no_split(config.repo_id, files, "train, validation or test")
-    targets = {Path(config.output_fpath or folder / f"{split}{_LINES}"): split for split in splits}
+    targets = {Path(config.output_fpath or folder / f"{split}{_JSONL}"): split for split in splits}
     return {target: _fetch_split(dataset, files, split, target, meter) for target, split in targets.items()}
 
 
 def split_files(files: Sequence[str], split: str, repo: str) -> list[str]:
-    """Return the files of a split: `<split>.jsonl`, or files with its name (`data/train-00000-of-00002.parquet`).
+    """Return `<split>.jsonl`, or else all files with a word for the split in their path, such as `data/dev-0.parquet`.
 
     Raises:
         RegistryError: files of different folders or formats match.
     """
-    if f"{split}{_LINES}" in files:
-        return [f"{split}{_LINES}"]
+    if f"{split}{_JSONL}" in files:
+        return [f"{split}{_JSONL}"]
     matching = sorted(
         path
         for path in files
-        if Path(path).suffix in (_LINES, _PARQUET)
+        if Path(path).suffix in (_JSONL, _PARQUET)
         and _SPLIT_WORDS.get(split, {split}) & set(re.split(r"[^a-z]+", path.lower()))
     )
     if len({(Path(path).parent, Path(path).suffix) for path in matching}) > 1:
@@ -224,7 +216,7 @@ def _fetch_split(dataset: "HubDataset", files: Sequence[str], split: str, target
     paths = split_files(files, split, dataset.repo)
     if not paths:
         raise _no_split(dataset.repo, files, repr(split))
-    if len(paths) == 1 and paths[0].endswith(_LINES):
+    if len(paths) == 1 and paths[0].endswith(_JSONL):
         return dataset.fetch(paths[0], target, meter)
     # Several pieces, or another format: store them next to the target until all are complete.
     folder = target.with_name(f".{target.name}.pieces")
@@ -240,7 +232,7 @@ def _fetch_split(dataset: "HubDataset", files: Sequence[str], split: str, target
 
 def _piece_lines(piece: Path) -> Iterator[bytes]:
     """Yield the rows of a JSONL or Parquet file as JSON lines."""
-    if piece.suffix == _LINES:
+    if piece.suffix == _JSONL:
         with piece.open("rb") as lines:
             for line in lines:
                 yield line if line.endswith(b"\n") else line + b"\n"
@@ -281,7 +273,7 @@ class HubDataset:
         self.url = f"{self._api.endpoint}/datasets/{repo}"
 
     def create(self, *, with_branch: bool) -> None:
-        """Create a private repository unless it exists; `with_branch`: also the branch of the revision."""
+        """Create a private repository unless it exists; with `with_branch`, also the branch that `revision` names."""
         self._call(self.repo, self._api.create_repo, self.repo, repo_type=DATASET, private=True, exist_ok=True)
         branch = self._revision
         if with_branch and branch and branch != "main" and not branch.startswith("refs/"):
@@ -324,6 +316,7 @@ class HubDataset:
         """Return the Hub's entry of a file, with size and checksum; None if it does not exist."""
         get = self._api.get_paths_info
         entries = self._call(self.repo, get, self.repo, [path], repo_type=DATASET, revision=revision)
+        # Only files, not folders, have a blob id.
         return next((entry for entry in entries if entry.path == path and hasattr(entry, "blob_id")), None)
 
     @contextmanager
@@ -332,7 +325,7 @@ class HubDataset:
         if offset == size:
             yield FileStream(size, size, iter(()))
             return
-        offset = offset if offset < size else 0
+        offset = offset if offset < size else 0  # a longer received part cannot belong to this file
         address = {"repo_type": DATASET, "revision": self._revision, "endpoint": self._api.endpoint}
         url = self._library.hf_hub_url(self.repo, path, **address)
         headers = {**self._utils.build_hf_headers(token=self._token), **range_headers(offset)}
@@ -416,6 +409,5 @@ def _reject_long_pauses(response: Any) -> None:
     """Raise on a long Retry-After, because the library would sleep for the whole time."""
     seconds = response.headers.get("retry-after", "")
     if seconds.isdigit() and int(seconds) > LONGEST_PAUSE:
-        raise RegistryError(
-            f"the Hub is rate-limiting; retry in {seconds} s", where=response.url.host, fix="try again later"
-        )
+        fix = "try again later"
+        raise RegistryError(f"the Hub is rate-limiting; retry in {seconds} s", where=response.url.host, fix=fix)

@@ -1,4 +1,4 @@
-"""Plot histograms of input lengths and turns."""
+"""Draw histograms of dataset rows by input length and by number of turns (`gym dataset collate --plot FILE`)."""
 
 import importlib
 import importlib.util
@@ -23,7 +23,7 @@ class PlotRefused(DataError):
 
 
 def check_plot(path: Path) -> None:
-    """Check that the plot can be drawn, before a long run.
+    """Check that the plot can be drawn; called before a long collation.
 
     Raises:
         PlotRefused: the format is not supported, or matplotlib is not installed.
@@ -35,16 +35,16 @@ def check_plot(path: Path) -> None:
         raise PlotRefused("plots need matplotlib, which is not installed", fix="pip install 'nemo-gym[data]'")
 
 
-def plot(measured: Mapping[str, Metrics], path: Path) -> None:
-    """Plot the input lengths and turns of each dataset type in one figure."""
+def plot(metrics_by_type: Mapping[str, Metrics], path: Path) -> None:
+    """Draw the input lengths (in words if tokens were not counted) and the turns of all dataset types, side by side."""
     figures: Any = importlib.import_module("matplotlib.figure")
     figure = figures.Figure(figsize=(11, 4), layout="constrained")  # pyplot would change global state
     left, right = figure.subplots(1, 2)
-    has_tokens = all(metrics.tokens for metrics in measured.values())
-    _draw_histograms(
-        left, TOKENS if has_tokens else WORDS, {k: m.tokens if has_tokens else m.words for k, m in measured.items()}
-    )
-    _draw_histograms(right, TURNS, {kind: metrics.turns for kind, metrics in measured.items()})
+    if all(metrics.tokens for metrics in metrics_by_type.values()):
+        _draw_histograms(left, TOKENS, {kind: metrics.tokens for kind, metrics in metrics_by_type.items()})
+    else:
+        _draw_histograms(left, WORDS, {kind: metrics.words for kind, metrics in metrics_by_type.items()})
+    _draw_histograms(right, TURNS, {kind: metrics.turns for kind, metrics in metrics_by_type.items()})
     image = BytesIO()
     figure.savefig(image, format=path.suffix.lower().removeprefix("."), dpi=150)
     with whole_file(path) as stream:

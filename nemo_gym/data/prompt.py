@@ -130,11 +130,8 @@ def validate_prompt_compatibility(rows: Iterable[Mapping[str, Any]], config: Pro
     indices = [index for index, row in enumerate(rows) if has_input(row)]
     if indices:
         listed = ", ".join(map(str, indices[:MAX_LISTED])) + (", …" if len(indices) > MAX_LISTED else "")
-        raise PromptError(
-            f"{len(indices)} rows already have {PARAMS}.input: {listed}",
-            where=config._source,
-            fix="remove the prompt config, or use rows without an input",
-        )
+        fix = "remove the prompt config, or use rows without an input"
+        raise PromptError(f"{len(indices)} rows already have {PARAMS}.input: {listed}", where=config._source, fix=fix)
 
 
 def apply_prompt_to_row(row: Mapping[str, Any], config: PromptConfig, *, where: str | None = None) -> Row:
@@ -146,14 +143,14 @@ def apply_prompt_to_row(row: Mapping[str, Any], config: PromptConfig, *, where: 
 
 
 def fill_row(row: Row, prompt: PromptConfig) -> Row | RowProblem:
-    """Return the row with the filled prompt as input, or the problem of the row."""
+    """Return the row with the filled prompt as its input, or the reason why it cannot be filled."""
     if has_input(row):
         advice = "remove the prompt config, or use rows without an input"
         return ExistingInput(f"{PARAMS}.input", "the row already has an input", advice)
     try:
         return apply_prompt_to_row(row, prompt)
     except PromptFieldError as error:
-        reason, _, fields = error.problem.partition("; ")
+        reason, _, fields = error.problem.partition("; ")  # the fields differ from row to row: they are the detail
         return MissingField("", reason, fields)
     except PromptError as error:
         return RowProblem("", error.problem)
@@ -175,15 +172,17 @@ class RenderResult:
     path: Path
     rows: int = 0
     problems: RowProblems = field(default_factory=RowProblems)
-    first: tuple[int, RowProblem] | None = None
-    """The first line with a problem, and the problem."""
+    first_problem: tuple[int, RowProblem] | None = None
+    """The number of the first line with a problem, and the problem."""
     preview: list[Row] = field(default_factory=list)
+    """The first filled rows."""
 
 
 def render(path: Path, prompt_config: str | Path, output: Path, *, preview: int = 0) -> RenderResult:
-    """Fill the prompt for every row of a file; the output is written only if this succeeds for all rows.
+    """Fill the prompt for every row of a file; write the output if all rows can be filled, else report the problems.
 
-    Each row also gets the path of the prompt file (`prompt_config_used`). Empty lines are skipped.
+    Each row also gets the path of the prompt file (`prompt_config_used`). Empty lines are skipped. The first `preview`
+    filled rows are returned too.
 
     Raises:
         ConfigPathNotFoundError: the file or the prompt does not exist.
@@ -198,16 +197,16 @@ def render(path: Path, prompt_config: str | Path, output: Path, *, preview: int 
     result = RenderResult(output)
     with StagedFiles() as staged:
         stream = staged.create(output)
-        for number, row in _fill_lines(path, prompt):
-            if isinstance(row, list):
-                result.first = result.first or (number, row[0])
-                result.problems.add(number, row)
+        for number, filled in _fill_lines(path, prompt):
+            if isinstance(filled, list):
+                result.first_problem = result.first_problem or (number, filled[0])
+                result.problems.add(number, filled)
             elif not result.problems:
-                row[PROMPT_CONFIG_USED_KEY] = prompt_path
-                stream.write(row_line(row))
+                filled[PROMPT_CONFIG_USED_KEY] = prompt_path
+                stream.write(row_line(filled))
                 result.rows += 1
                 if len(result.preview) < preview:
-                    result.preview.append(row)
+                    result.preview.append(filled)
         if not result.problems:
             staged.commit()
     return result
@@ -216,7 +215,7 @@ def render(path: Path, prompt_config: str | Path, output: Path, *, preview: int 
 def materialize_prompts(
     input_jsonl_fpath: str | Path, prompt_config: str | Path, output_jsonl_fpath: str | Path
 ) -> Path:
-    """Fill the prompt for every row of a file; the output is written only if this succeeds for all rows.
+    """Fill the prompt for every row of a file and return the output path; raise for the first row with a problem.
 
     Raises:
         ConfigError: the input is missing or a line is not a JSON object.
@@ -224,13 +223,13 @@ def materialize_prompts(
     """
     path = Path(input_jsonl_fpath)
     result = render(path, prompt_config, Path(output_jsonl_fpath))
-    if result.first is not None:
-        raise _row_error(*result.first, path, others=result.problems.rows - 1)
+    if result.first_problem is not None:
+        raise _row_error(*result.first_problem, path, others=result.problems.rows - 1)
     return result.path
 
 
 def _fill_lines(path: Path, prompt: PromptConfig) -> Iterator[tuple[int, Row | list[RowProblem]]]:
-    """Yield line number and filled row, or line number and problems, of every line that is not empty."""
+    """Yield the number of every line that is not empty, with its filled row or its problems."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             raw = line.strip(SPACE)
@@ -252,15 +251,16 @@ def _row_error(line: int, problem: RowProblem, path: Path, *, others: int) -> Gy
         return PromptFieldError(f"{problem}; {problem.detail}{more}", where=location)
     if isinstance(problem, ExistingInput):
         return PromptError(f"the row already has {PARAMS}.input{more}", where=location, fix=problem.detail)
-    return (ConfigError if "line is" in problem.reason else PromptError)(f"{problem}{more}", where=location)
+    is_unreadable = "line is" in problem.reason  # "the line is not JSON", "the line is a list, not a JSON object", …
+    return (ConfigError if is_unreadable else PromptError)(f"{problem}{more}", where=location)
 
 
 # -- templates ----------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=256)
-def _read_prompt_config(path: Path, _changed: int, _size: int) -> PromptConfig:
-    """Read a prompt file; modification time and size are part of the cache key."""
+def _read_prompt_config(path: Path, _modified: int, _size: int) -> PromptConfig:
+    """Read a prompt file. Modification time and size are part of the cache key, so a changed file is read again."""
     try:
         config = PromptConfig.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -277,7 +277,11 @@ def _read_prompt_config(path: Path, _changed: int, _size: int) -> PromptConfig:
 
 
 def _parse_template(template: str) -> Iterator[tuple[str, str | None, str, str | None]]:
-    """Yield the literal texts and fields of a template; raise ValueError for anything but plain field names."""
+    """Yield (literal text, name of the field after it, format, conversion) for each part of a template.
+
+    Raises:
+        ValueError: a field is not a plain field name.
+    """
     for literal, name, spec, conversion in _FORMATTER.parse(template):
         if name is not None:
             if not name or name.isdigit():
@@ -300,9 +304,8 @@ def _fill_template(template: str, row: Mapping[str, Any], location: str | None) 
             continue
         if name not in row:
             fields = ", ".join(sorted(map(str, row))) or "none"
-            raise PromptFieldError(
-                f"the row lacks the field {name!r} of the template; it has: {fields}", where=location
-            )
+            problem = f"the row lacks the field {name!r} of the template; it has: {fields}"
+            raise PromptFieldError(problem, where=location)
         try:
             parts.append(format(_FORMATTER.convert_field(row[name], conversion), spec))
         except (ValueError, TypeError) as error:

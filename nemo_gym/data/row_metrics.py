@@ -131,7 +131,7 @@ class Metrics:
             TOOLS: length_statistics(self.tools),
             WORDS: length_statistics(self.words),
         }
-        if self.tokens or not self.examples:
+        if self.tokens or not self.examples:  # without a tokenizer, rows have no token counts
             figures[TOKENS] = length_statistics(self.tokens)
         figures |= {
             TURNS: length_statistics(self.turns),
@@ -146,8 +146,8 @@ class Metrics:
 
 
 @dataclass(slots=True)
-class _SettingsUse:
-    """The measurements that all rows with the same settings share, and the number of such rows in a chunk."""
+class _MeasuredSettings:
+    """The measurements that all rows with the same settings share, and the number of such rows since `take`."""
 
     settings: RequestSettings
     settings_hash: int
@@ -164,22 +164,23 @@ class MetricsCollector:
         self._has_tokenizer = counter is not None
         self._count_tokens: Callable[[str], int] = counter or (lambda _text: 0)
         self._cached_token_count = lru_cache(maxsize=MAX_CACHED_TEXTS)(self._count_tokens)
-        """Counts the tokens of texts that are likely to be repeated."""
+        """Counts the tokens of texts that many rows are likely to share."""
         self._metrics = Metrics()
-        self._uses: dict[int, _SettingsUse] = {}
+        self._measured: dict[int, _MeasuredSettings] = {}
+        """By the id of the settings."""
 
     def add(self, row: Row, request: RowRequest, times: int) -> None:
-        """Measure a row that is repeated `times` times."""
+        """Measure a row that occurs `times` times."""
         metrics = self._metrics
-        use = self._uses.get(id(request.settings)) or self._measure_settings(request.settings)
-        use.times += times
+        shared = self._measured.get(id(request.settings)) or self._measure_settings(request.settings)
+        shared.times += times
         metrics.examples += times
         encoded = orjson.dumps(request.input, option=orjson.OPT_SORT_KEYS)
-        metrics.params.add(b"%d %b" % (use.settings_hash, encoded))
+        metrics.params.add(b"%d %b" % (shared.settings_hash, encoded))
         separators, tokens, turns = self._measure_input(request.input)
-        metrics.words[use.words + separators + count_gaps(encoded)] += times
+        metrics.words[shared.words + separators + count_gaps(encoded)] += times
         if self._has_tokenizer:
-            metrics.tokens[use.tokens + tokens] += times
+            metrics.tokens[shared.tokens + tokens] += times
         metrics.turns[turns] += times
         for name, value in row.items():
             if name != PARAMS:
@@ -190,32 +191,33 @@ class MetricsCollector:
     def take(self) -> Metrics:
         """Return the metrics of the rows since the last call of `take`."""
         metrics, self._metrics = self._metrics, Metrics()
-        for use in self._uses.values():
-            values = use.settings.values
+        for shared in self._measured.values():
+            values = shared.settings.values
             if "tools" in values:
-                metrics.tools[len(values["tools"])] += use.times
+                metrics.tools[len(values["tools"])] += shared.times
             for name, numbers in metrics.sampling.items():
                 if values.get(name) is not None:
-                    numbers.add(values[name], use.times)
-        self._uses.clear()
+                    numbers.add(values[name], shared.times)
+        self._measured.clear()
         return metrics
 
-    def _measure_settings(self, settings: RequestSettings) -> _SettingsUse:
+    def _measure_settings(self, settings: RequestSettings) -> _MeasuredSettings:
         """Measure settings and cache the result under `id(settings)`.
 
         The cached result references `settings`, so the id is not reused.
         """
-        # Gaps between words in json.dumps: two for `{"input": `, two for the comma and colon of each further parameter.
+        # `{"input": …}` has two words in json.dumps; the comma and the colon of each further parameter add two.
         words = 2 + 2 * len(settings.values) + settings.separators + count_gaps(settings.encoded)
         instructions, tools = settings.values.get("instructions"), settings.values.get("tools")
         tokens = self._cached_token_count(instructions or "")
         if tools:
             tokens += self._cached_token_count(orjson.dumps(tools).decode())
-        use = self._uses[id(settings)] = _SettingsUse(settings, hash(settings.encoded), words, tokens)
-        return use
+        measured = _MeasuredSettings(settings, hash(settings.encoded), words, tokens)
+        self._measured[id(settings)] = measured
+        return measured
 
     def _measure_input(self, items: Any) -> tuple[int, int, int]:
-        """Count the separators between the parts of an input, its tokens and its user messages."""
+        """Return the number of separators between the parts of an input, of its tokens and of its user messages."""
         user_messages = self._metrics.user_messages
         if isinstance(items, str):
             user_messages.add(items)
@@ -247,10 +249,10 @@ class MetricsCollector:
 
 
 def count_gaps(encoded: bytes) -> int:
-    """Count the runs of spaces in the texts of compact JSON.
+    """Count the runs of spaces in compact JSON: they are inside its texts.
 
-    `json.dumps` also writes a space after each comma and colon, and escapes all other white space: both numbers
-    together are the number of gaps between its words.
+    `json.dumps` also writes a space after each separator (comma or colon) and escapes all other white space. So the
+    runs of spaces and the separators together are the gaps between the words of its result.
     """
     return encoded.count(b" ") if b"  " not in encoded else len(_SPACES.findall(encoded))
 
@@ -296,8 +298,9 @@ def encode_metrics(metrics: Mapping[str, Any]) -> bytes:
 
 
 def _is_equal(old: Any, new: Any) -> bool:
-    """Return whether two values are equal, up to the rounding of numbers and the order of lists."""
+    """Return whether two values are equal, up to the rounding of floats and the order of lists."""
     if _is_number(old) and _is_number(new) and (isinstance(old, float) or isinstance(new, float)):
+        # A number equals its rounding to two decimals, or to three if it is below 1.
         return bool(old == new or abs(old - new) <= (5e-3 if abs(old) >= 1 else 5e-4))
     if isinstance(old, list) and isinstance(new, list):
         return Counter(map(_encode, old)) == Counter(map(_encode, new))

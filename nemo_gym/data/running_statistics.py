@@ -1,4 +1,4 @@
-"""Statistics of parts that can be merged; the result does not depend on the parts or their order."""
+"""Statistics that are computed for parts of the data and merged; how the data is divided does not matter."""
 
 import math
 from array import array
@@ -11,7 +11,7 @@ Statistics = dict[str, int | float]
 
 
 class NumberStats:
-    """Count, mean, range and sample deviation of numbers. Sums are exact, so merging does not change results."""
+    """Count, mean, range and sample standard deviation of numbers. Sums are exact, so merging changes no result."""
 
     __slots__ = ("_sums", "count", "highest", "lowest")
 
@@ -24,12 +24,12 @@ class NumberStats:
 
     def add(self, value: float, times: int = 1) -> None:
         """Add a finite number, `times` times."""
-        number, denominator = value.as_integer_ratio()
+        numerator, denominator = value.as_integer_ratio()
         sums = self._sums.get(denominator)
         if sums is None:
             sums = self._sums[denominator] = [0, 0]
-        sums[0] += times * number
-        sums[1] += times * number * number
+        sums[0] += times * numerator
+        sums[1] += times * numerator * numerator
         self.count += times
         if value < self.lowest:
             self.lowest = value
@@ -73,7 +73,7 @@ def length_statistics(histogram: Counter[int]) -> Statistics:
 class DistinctCounter:
     """Counts distinct texts with 8 to 16 bytes of memory per text.
 
-    Texts are identified by Python's 64-bit `hash`, which is the same only in this process and its forks: merge no
+    Texts are identified by Python's 64-bit `hash`, which is the same only in this process and its forks: do not merge
     counters of other processes.
     """
 
@@ -110,7 +110,7 @@ class DistinctCounter:
         return sum(self._unique)
 
     def _pack(self) -> None:
-        """Move the recent hashes to the buckets."""
+        """Move the recent hashes to the buckets; remove the duplicates of buckets that have about doubled."""
         if not self._buckets:
             self._buckets = [array("q") for _ in range(self.BUCKETS)]
             self._unique = [0] * self.BUCKETS
@@ -118,11 +118,11 @@ class DistinctCounter:
             self._buckets[value % self.BUCKETS].append(value)
         self._recent.clear()
         for number, bucket in enumerate(self._buckets):
-            if len(bucket) > 2 * self._unique[number] + self.BUCKETS:
+            if len(bucket) > 2 * self._unique[number] + self.BUCKETS:  # not more often: the cost per hash is constant
                 self._remove_duplicates(number)
 
     def _remove_duplicates(self, number: int) -> None:
-        """Remove the duplicates of a bucket; called when its size has doubled, so the cost per hash is constant."""
+        """Remove the duplicates of the bucket `number`."""
         self._buckets[number] = array("q", set(self._buckets[number]))
         self._unique[number] = len(self._buckets[number])
 

@@ -94,7 +94,8 @@ def stage_skills(path: str | Path, dest: str | Path) -> Path:
     """Copy the skills into `dest` and return it; existing files of the same name are replaced, others are kept.
 
     Raises:
-        SkillsError: (a ValueError) the folder is missing, has a link or file that cannot be copied, or contains `dest`.
+        SkillsError: (a ValueError) the folder is missing, has a link or file that cannot be copied, contains `dest` or
+            is inside it.
     """
     root = _existing_folder(path)
     target = Path(dest)
@@ -118,24 +119,22 @@ def _existing_folder(path: str | Path) -> Path:
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path]]:
-    """Yield every file below `root` with its relative path, sorted by path.
+    """Yield every file below `root`, except in ignored folders, with its relative path; sorted by path.
 
-    Links are followed. A file that is not regular, or a link to a file outside `root`, raises SkillsError.
+    Links to files inside `root` are followed. Other links, and files that are not regular, raise SkillsError.
     """
     entries: list[tuple[str, Path]] = []
     for folder, folders, files in os.walk(root):
         folders[:] = [name for name in folders if name not in IGNORED_FOLDERS]
-        links = [name for name in folders if Path(folder, name).is_symlink()]
-        for name in (*links, *files):
+        linked_folders = [name for name in folders if Path(folder, name).is_symlink()]  # os.walk does not enter them
+        for name in (*linked_folders, *files):
             file = Path(folder, name)
             if not file.resolve().is_relative_to(root):
-                raise SkillsError(
-                    "the link points outside the skills folder", where=str(file), fix="replace the link by a copy"
-                )
+                fix = "replace the link by a copy"
+                raise SkillsError("the link points outside the skills folder", where=str(file), fix=fix)
             if not file.is_file():
-                raise SkillsError(
-                    "not a regular file", where=str(file), fix="replace it by a regular file, or remove it"
-                )
+                fix = "replace it by a regular file, or remove it"
+                raise SkillsError("not a regular file", where=str(file), fix=fix)
             entries.append((file.relative_to(root).as_posix(), file))
     yield from sorted(entries, key=lambda entry: os.fsencode(entry[0]))
 

@@ -44,7 +44,7 @@ class DatasetSource:
     """Prefix of the names of the files written next to the dataset file; unique for each source."""
 
     @property
-    def rows(self) -> tuple[int | None, int | None]:
+    def row_range(self) -> tuple[int | None, int | None]:
         """The first row and the end (exclusive) of the rows to use, counted from 0; None: no limit."""
         if isinstance(self.config, BenchmarkDatasetConfig):
             return None, None
@@ -80,7 +80,7 @@ class RegistryAccess:
 
 
 def find_sources(instances: Iterable[ServerInstanceConfig], mode: Mode) -> list[DatasetSource]:
-    """List the datasets of a mode, sorted by type and then in the order of the configuration.
+    """List the datasets of agents whose type belongs to `mode`, by type and then in the order of the configuration.
 
     Raises:
         ConfigError: no agent has such a dataset, or the prompt of a benchmark is invalid.
@@ -88,17 +88,17 @@ def find_sources(instances: Iterable[ServerInstanceConfig], mode: Mode) -> list[
     sources: list[DatasetSource] = []
     types: list[str] = []
     for instance in instances:
-        for config in instance.datasets or [] if instance.SERVER_TYPE == AGENTS else []:
+        if instance.SERVER_TYPE != AGENTS:
+            continue
+        for config in instance.datasets or []:
             types.append(config.type)
             if config.type in TYPES_OF_MODE[mode]:
                 path = _resolve_under_cwd_or_install(config.jsonl_fpath)
                 sources.append(DatasetSource(instance.name, config, path, path.stem))
     if not sources:
         existing = ", ".join(dict.fromkeys(types)) or "none"
-        raise ConfigError(
-            f"no agent has a dataset of type {' or '.join(TYPES_OF_MODE[mode])} (existing types: {existing})",
-            fix="add one under 'datasets' of an agent, or choose the other --mode",
-        )
+        problem = f"no agent has a dataset of type {' or '.join(TYPES_OF_MODE[mode])} (existing types: {existing})"
+        raise ConfigError(problem, fix="add one under 'datasets' of an agent, or choose the other --mode")
     problems = []
     for source in sources:  # an invalid prompt is reported before any row is read
         try:
@@ -127,9 +127,9 @@ def fetch_missing(
     missing = missing_sources(sources)
     if not missing:
         return list(sources)
-    obstacles = [(source, _download_obstacle(source, mode, access)) for source in missing]
-    lines = [f"{source.path} ({source.agent}, {source.config.type}): {fix}" for source, fix in obstacles if fix]
-    if lines or access is None:
+    fixes = [(source, _fix_without_download(source, mode, access)) for source in missing]
+    lines = [f"{source.path} ({source.agent}, {source.config.type}): {fix}" for source, fix in fixes if fix]
+    if lines or access is None:  # without access, every missing source has a line
         distinct_lines = list(dict.fromkeys(lines))
         number = "1 dataset file is" if len(distinct_lines) == 1 else f"{len(distinct_lines)} dataset files are"
         listed = "\n  ".join(distinct_lines)
@@ -142,9 +142,10 @@ def fetch_missing(
 
 
 def stamp_rows(sources: Sequence[DatasetSource]) -> Iterator[bytes]:
-    """Yield the rows of all sources in order, each with a reference to its agent, as JSON lines.
+    """Yield the rows of all sources in order, with their repeats, as JSON lines.
 
-    Rows are not checked, and prompts of benchmarks are not applied.
+    A row without a reference to an agent gets the agent of its source. Rows are not checked, and prompts of benchmarks
+    are not applied.
 
     Raises:
         ConfigError: a line is not a JSON object.
@@ -152,7 +153,7 @@ def stamp_rows(sources: Sequence[DatasetSource]) -> Iterator[bytes]:
     for source in sources:
         reference = {"type": AGENTS, "name": source.agent}
         with source.path.open("rb") as lines:
-            for number, line in islice(enumerate(lines, start=1), *source.rows):
+            for number, line in islice(enumerate(lines, start=1), *source.row_range):
                 if line.isspace():
                     continue
                 row = parse_row(line, where=f"{source.path}:{number}")
@@ -165,12 +166,13 @@ def stamp_rows(sources: Sequence[DatasetSource]) -> Iterator[bytes]:
 def assign_stems(sources: Sequence[DatasetSource]) -> list[DatasetSource]:
     """Give each source a unique stem for the files written next to its dataset file.
 
-    The stem of a slice contains its rows. If several agents share a file, all but the first stem contain the agent.
+    The stem of a source that uses a range of rows contains the range. If several sources share a file and a range, all
+    but the first stem contain the agent and, if necessary, the name of the dataset and a number.
     """
     used_paths: set[Path] = set()
     renamed = []
     for source in sources:
-        first, end = source.rows
+        first, end = source.row_range
         rows = "" if first is None and end is None else f"_{first or 0}-{'end' if end is None else end}"
         longest = f"_{source.agent}_{source.config.name}"
         suffixes = chain(("", f"_{source.agent}", longest), (f"{longest}_{number}" for number in count(2)))
@@ -181,8 +183,8 @@ def assign_stems(sources: Sequence[DatasetSource]) -> list[DatasetSource]:
     return renamed
 
 
-def _download_obstacle(source: DatasetSource, mode: Mode, access: RegistryAccess | None) -> str | None:
-    """Return the fix for a missing file that cannot be downloaded; None if it can be downloaded."""
+def _fix_without_download(source: DatasetSource, mode: Mode, access: RegistryAccess | None) -> str | None:
+    """Tell the user how to get a missing file that cannot be downloaded; None if it can be downloaded."""
     config = source.config
     if isinstance(config, BenchmarkDatasetConfig):
         return "prepare it first with 'gym eval prepare'"

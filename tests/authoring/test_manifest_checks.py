@@ -51,7 +51,7 @@ def test_a_generated_benchmark_has_no_problems(benchmark: Path) -> None:
         ("prepare.py", "def prepare(", "def prepare", "prepare.py: line 11"),
         ("data/example.jsonl", '"role": "user", ', "", "example.jsonl:1: responses_create_params"),
         ("data/example.jsonl", "{", "[", "example.jsonl:1: the line is not JSON"),
-        ("data/example.jsonl", "{", '{"a": 1, "a": 2, ', "example.jsonl:1: the key 'a' is repeated"),
+        ("data/example.jsonl", "{", '{"a": 1, "a": 2, ', "example.jsonl:1: the key 'a' is given twice"),
     ],
 )  # fmt: skip
 def test_each_difference_is_named(benchmark: Path, file: str, old: str, new: str, message: str) -> None:

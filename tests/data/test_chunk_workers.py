@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from nemo_gym.data import chunks
-from nemo_gym.data.chunks import ChunkTask, line_span, prepare_chunks
+from nemo_gym.data.chunks import ChunkSpec, line_span, prepare_chunks
 from tests.processes import PATIENCE, eventually, is_gone
 
 
@@ -29,7 +29,7 @@ def rows(tmp_path):
 
 
 def tasks_of(path):
-    return [ChunkTask(chunk, "agent") for chunk in line_span(path).chunks(2000)]
+    return [ChunkSpec(chunk, "agent") for chunk in line_span(path).chunks(2000)]
 
 
 # Only a process with one thread starts workers, and the process of the tests may have several.
@@ -37,11 +37,11 @@ SCRIPT = """
 import multiprocessing, os, signal, sys
 from pathlib import Path
 
-from nemo_gym.data.chunks import ChunkTask, line_span, prepare_chunks
+from nemo_gym.data.chunks import ChunkSpec, line_span, prepare_chunks
 from nemo_gym.data.row_metrics import Metrics
 
 path = Path(sys.argv[1])
-tasks = [ChunkTask(chunk, "agent") for chunk in line_span(path).chunks(2000)]
+tasks = [ChunkSpec(chunk, "agent") for chunk in line_span(path).chunks(2000)]
 results = prepare_chunks(tasks, processes=2)
 if sys.argv[2] == "missing file":
     path.unlink()

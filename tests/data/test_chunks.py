@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.data.chunks import ChunkPreparer, ChunkTask, PreparedChunk, line_span
+from nemo_gym.data.chunks import ChunkPreparer, ChunkSpec, PreparedChunk, line_span
 
 ROW = {"responses_create_params": {"input": "hi"}}
 ADVICE = "remove the prompt config, or use rows without an input"
@@ -46,7 +46,7 @@ def test_a_slice_is_the_slice_of_the_list_of_lines(tmp_path_factory, count, firs
 def prepare(path: Path, content: bytes, **task) -> PreparedChunk:
     path.write_bytes(content)
     (chunk,) = line_span(path).chunks(1 << 20)
-    return ChunkPreparer().prepare(ChunkTask(chunk, "sums_agent", **task))
+    return ChunkPreparer().prepare(ChunkSpec(chunk, "sums_agent", **task))
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_any_name_of_an_agent_is_written_as_json(tmp_path_factory, name):
     except UnicodeEncodeError:
         return
 
-    result = ChunkPreparer().prepare(ChunkTask(chunk, name))
+    result = ChunkPreparer().prepare(ChunkSpec(chunk, name))
 
     assert json.loads(result.written)["agent_ref"]["name"] == name
 
@@ -206,7 +206,7 @@ def test_rows_can_be_checked_without_being_measured(path):
     path.write_bytes(json.dumps(ROW).encode())
     (chunk,) = line_span(path).chunks(100)
 
-    result = ChunkPreparer(measure=False).prepare(ChunkTask(chunk, "a"))
+    result = ChunkPreparer(measure=False).prepare(ChunkSpec(chunk, "a"))
 
     assert result.written
     assert result.metrics.examples == 0

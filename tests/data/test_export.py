@@ -129,7 +129,22 @@ def test_failures_are_never_exported(write_rollouts: Any) -> None:
         assert done.left_out == {"failed": 2, "without a finite reward": 2, "masked by the agent": 1}
 
 
-def test_a_repeated_rollout_counts_once(write_rollouts: Any) -> None:
+def test_tasks_are_sorted_by_index_and_agent_whichever_rollout_finished_first(write_rollouts: Any) -> None:
+    """Several agents may share task indices; a file with its lines in another order must give the same rows."""
+    agents = [{"type": "responses_api_agents", "name": name} for name in ("adder", "solver")]
+    rollouts = [rollout(task, 0, 1.0, agent_ref=agent) for task in (0, 1) for agent in agents]
+    for lines in (rollouts, rollouts[::-1]):
+        _, rows = write_rollouts(lines, "sft")
+
+        assert [(row["task"], row["agent"]) for row in rows] == [
+            (0, "adder"),
+            (0, "solver"),
+            (1, "adder"),
+            (1, "solver"),
+        ]
+
+
+def test_a_duplicate_rollout_counts_once(write_rollouts: Any) -> None:
     """Files that were merged twice must not weigh a task double."""
     done, rows = write_rollouts([rollout(0, 0, 1.0), rollout(0, 0, 0.0), rollout(0, 1, 0.5)], "rl")
 
@@ -528,7 +543,7 @@ def test_every_exported_conversation_comes_back_the_same(prompt: str, episode: l
     back = items_from_messages([as_chat(message) for message in stored], new_id=lambda prefix: prefix)
 
     assert conversation_facts(back) == conversation_facts([*request, *episode])
-    assert len(answer.mask(["assistant"])) == len(answer.messages)
+    assert len(answer.loss_mask(["assistant"])) == len(answer.messages)
 
 
 @settings(max_examples=25, deadline=None)

@@ -96,12 +96,12 @@ def test_rows_are_refused_with_their_lines(tmp_path: Path) -> None:
     path.write_bytes(b'{"x": 1}\n' * 30 + b"\n" + b"nope\n")
 
     with pytest.raises(ConfigError, match=r"lines 1–30: responses_create_params.*; line 32: the line is not JSON"):
-        check_rows(path, "train")
+        check_rows(path, needs_params=True)
     with pytest.raises(ConfigError, match="line 32: the line is not JSON"):
-        check_rows(path, "validation")
+        check_rows(path, needs_params=False)
     path.write_bytes(b"\n\n")
     with pytest.raises(ConfigError, match="no rows"):
-        check_rows(path, "train")
+        check_rows(path, needs_params=True)
 
 
 def config(**more: Any) -> Any:
@@ -223,3 +223,20 @@ def test_the_public_names_need_an_address_too(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ConfigError, match="mlflow_tracking_uri is not set"):
         dataset_orchestrator.migrate_jsonl_dataset(config())
     assert set(hf_utils.__all__) >= {"upload_jsonl_dataset", "download_jsonl_dataset"}
+
+
+@pytest.mark.parametrize("unmerged", [["--create-pr"], ["--revision", "refs/pr/1"]])
+def test_a_dataset_in_a_pull_request_is_not_deleted_from_gitlab(
+    words: list[str], unmerged: list[str], capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pull request may be closed without being merged; then the deleted dataset was the only copy."""
+    from nemo_gym.data import gitlab, hub
+
+    monkeypatch.setattr(hub, "upload", lambda *_, **__: pytest.fail("uploaded"))
+    options = [*words[2:], *unmerged, "--yes", "+mlflow_tracking_uri=http://127.0.0.1:9"]
+    for command in (["dataset", "migrate"], ["dataset", "upload", "+delete_from_gitlab=true"]):
+        assert main([*command, *options]) == 1
+        assert "only in a pull request on the Hub cannot be deleted from GitLab" in capsys.readouterr().err
+
+    with pytest.raises(ConfigError, match="only in a pull request"):
+        gitlab.migrate_to_hub(config(create_pr=True), None)  # type: ignore[arg-type]

@@ -25,6 +25,5 @@ def run(args: argparse.Namespace) -> int:
         fix = "leave it out, or use gym dataset upload"
         raise options.UsageError(f"{key} cannot be set here: this command always deletes", where=args.prog, fix=fix)
     settings = load_hub_options(UploadJsonlDatasetHuggingFaceConfig, config, args)
-    target = f"{repo_of(settings)}, as a pull request," if settings.create_pr else repo_of(settings)
-    question = f"Upload {settings.input_jsonl_fpath} to {target} and delete {{dataset}} from GitLab?"
+    question = f"Upload {settings.input_jsonl_fpath} to {repo_of(settings)} and delete {{dataset}} from GitLab?"
     return migrate_dataset(settings, config, args, question)

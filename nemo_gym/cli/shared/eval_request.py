@@ -21,7 +21,7 @@ from nemo_gym.config.keys import value_of
 from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config.search_roots import _augment_sys_path
 from nemo_gym.config_types import DEPRECATED_UPLOAD_ROLLOUTS_KEY, ServerInstanceConfig
-from nemo_gym.data.chunks import ChunkPreparer, ChunkTask, line_span
+from nemo_gym.data.chunks import ChunkPreparer, ChunkSpec, line_span
 from nemo_gym.data.collate import RowsRefused
 from nemo_gym.data.sources import (
     PREFERRED_TYPES,
@@ -201,12 +201,12 @@ def _checked_rows(sources: Sequence[DatasetSource]) -> Iterator[bytes]:
     """Yield chunks of rows as agents get them; at the end raise RowsRefused if some rows are not valid."""
     preparer, notice = ChunkPreparer(measure=False), ThrottledNotice()
     refused: list[tuple[DatasetSource, RowProblems]] = []
-    spans = [line_span(source.path, *source.rows) for source in sources]
+    spans = [line_span(source.path, *source.row_range) for source in sources]
     total, done = sum(span.size for span in spans), 0
     for source, span in zip(sources, spans, strict=True):
         problems, lines_before = RowProblems(), span.lines_before
         for chunk in span.chunks(CHUNK_BYTES):
-            part = preparer.prepare(ChunkTask(chunk, source.agent, source.config.num_repeats, source.prompt))
+            part = preparer.prepare(ChunkSpec(chunk, source.agent, source.config.num_repeats, source.prompt))
             problems.merge(part.problems, after=lines_before)
             lines_before += part.lines
             done += chunk.end - chunk.start
