@@ -42,10 +42,8 @@ class RolloutRowsError(GymError, ValueError):
 def duplicate_rollout(rollout_id: RolloutId) -> RolloutRowsError:
     """Build the error for a rollout that occurs twice."""
     task, rollout = rollout_id
-    return RolloutRowsError(
-        f"rollout {rollout} of task {task} occurs twice",
-        fix=f"make ({TASK_INDEX_KEY_NAME}, {ROLLOUT_INDEX_KEY_NAME}) unique; was a file merged with itself?",
-    )
+    fix = f"make ({TASK_INDEX_KEY_NAME}, {ROLLOUT_INDEX_KEY_NAME}) unique; was a file merged with itself?"
+    return RolloutRowsError(f"rollout {rollout} of task {task} occurs twice", fix=fix)
 
 
 def row_indices(row: Mapping[str, Any]) -> RolloutId:
@@ -184,12 +182,9 @@ def compute_aggregate_metrics(
         computed = dict(compute_metrics_fn(results_by_task) or {})
         _add_to_groups(groups, computed.pop(PER_TASK_METRICS, None) or [])
         agent_metrics |= computed
-    select_key_metrics = get_key_metrics_fn or mean_metrics
-    return AggregateMetrics(
-        group_level_metrics=list(groups.values()),
-        agent_metrics=agent_metrics,
-        key_metrics=select_key_metrics(agent_metrics),
-    )
+    key_metrics = (get_key_metrics_fn or mean_metrics)(agent_metrics)
+    group_metrics = list(groups.values())
+    return AggregateMetrics(group_level_metrics=group_metrics, agent_metrics=agent_metrics, key_metrics=key_metrics)
 
 
 def _add_to_groups(groups: Mapping[int, Row], per_task: Sequence[Mapping[str, Any]]) -> None:
@@ -214,7 +209,5 @@ class AggregateMetricsMixin:
     async def aggregate_metrics(self, body: AggregateMetricsRequest) -> AggregateMetrics:
         """Answer `POST /aggregate_metrics`."""
         return compute_aggregate_metrics(
-            body.verify_responses,
-            compute_metrics_fn=self.compute_metrics,
-            get_key_metrics_fn=self.get_key_metrics,
+            body.verify_responses, compute_metrics_fn=self.compute_metrics, get_key_metrics_fn=self.get_key_metrics
         )

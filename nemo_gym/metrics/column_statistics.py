@@ -74,7 +74,7 @@ def column(rollouts: Iterable[Numbers], name: str) -> list[Number]:
 
 
 def mean(values: Sequence[float]) -> float:
-    """Return the mean of at least one finite number, rounded the same way in whatever order they are."""
+    """Return the mean of at least one finite number; the order of the numbers does not change it."""
     try:
         return math.fsum(values) / len(values)
     except OverflowError:  # the sum is too large for a float; the mean is not

@@ -34,10 +34,7 @@ def t95(freedom: int) -> float:
 
 @dataclass(frozen=True)
 class MeanWithInterval:
-    """A mean with its standard error and its 95 % confidence interval, `low` to `high`.
-
-    Error and interval are None for fewer than two tasks. `count` is the number of values.
-    """
+    """A mean with its standard error and 95 % confidence interval (`low`, `high`); these need two tasks, else None."""
 
     value: float
     half_width: float | None
@@ -54,10 +51,7 @@ class MeanWithInterval:
 
 
 class ClusteredMean:
-    """Computes the mean of many rollouts' values and its confidence interval, clustered by task.
-
-    Keeps only the number and the sum of each task's values.
-    """
+    """Computes the mean of many values and its confidence interval, clustered by task; keeps count and sum per task."""
 
     def __init__(self, pairs: Iterable[tuple[object, float]] = ()) -> None:
         """Start with `pairs` of a task and a value."""
@@ -130,10 +124,7 @@ def clamp(value: float) -> float:
 
 
 def wilson_interval(proportion: float, trials: float, z: float) -> tuple[float, float]:
-    """Return Wilson's confidence interval of a proportion for the critical value `z`.
-
-    The interval lies between 0 and 1 and has a width even for the proportions 0 and 1.
-    """
+    """Return Wilson's confidence interval of a proportion for the critical value `z`; within 0 to 1, never empty."""
     weight = 1 + z**2 / trials
     centre = (proportion + z**2 / (2 * trials)) / weight
     half = z / weight * math.sqrt(proportion * (1 - proportion) / trials + (z / (2 * trials)) ** 2)

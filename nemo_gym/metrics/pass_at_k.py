@@ -43,9 +43,7 @@ def _check_counts(name: str, n: int, correct: int, k: int) -> None:
 
 
 def compute_pass_majority_metrics(
-    tasks: Sequence[Sequence[Rollout]],
-    score_fn: ScoreFn | None = None,
-    answer_key: str | None = None,
+    tasks: Sequence[Sequence[Rollout]], score_fn: ScoreFn | None = None, answer_key: str | None = None
 ) -> tuple[dict[str, Any], list[list[Scores]], list[str], int]:
     """Score every rollout and average over tasks, for every k up to the largest number of rollouts of a task.
 
@@ -113,10 +111,7 @@ def add_pass_hat_k(
 
 
 def compute_subset_metrics(
-    tasks: Sequence[Sequence[Rollout]],
-    subset_key: str,
-    score_fn: ScoreFn | None = None,
-    answer_key: str | None = None,
+    tasks: Sequence[Sequence[Rollout]], subset_key: str, score_fn: ScoreFn | None = None, answer_key: str | None = None
 ) -> dict[str, Any]:
     """Compute the metrics of `compute_pass_majority_metrics` for each subset of the tasks, as `<subset>/<metric>`.
 
@@ -191,18 +186,14 @@ def _pass_chance(values: Sequence[float], k: int) -> float:
 def _majority_score(task: Sequence[Rollout], scores: Sequence[Scores], answer_key: str, name: str) -> float:
     """Return the score `name` of the most frequent answer, averaged over ties; 0 if no rollout has an answer."""
     votes = Counter(
-        (_hashable_answer(rollout[answer_key]), score[name])
+        (answer if isinstance(answer, str | int | float | bool) else repr(answer), score[name])
         for rollout, score in zip(task, scores, strict=True)
-        if rollout.get(answer_key) is not None and name in score
+        if (answer := rollout.get(answer_key)) is not None and name in score
     )
     if not votes:
         return 0.0
     max_count = max(votes.values())
     return mean([score for (_, score), count in votes.items() if count == max_count])
-
-
-def _hashable_answer(answer: Any) -> Hashable:
-    return answer if isinstance(answer, str | int | float | bool) else repr(answer)
 
 
 def _put_mean(metrics: dict[str, Any], key: str, values: Iterable[float]) -> None:
