@@ -60,9 +60,10 @@ def adopt_orphans() -> bool:
 def child_pids(pid: int) -> list[int]:
     """Return the process ids of the direct children of a process; empty if the process does not exist."""
     children: list[int] = []
-    for path in Path(f"/proc/{pid}").glob("task/*/children"):
-        with suppress(OSError):
-            children += map(int, path.read_text().split())
+    with suppress(OSError):  # `glob` raises if the process exits meanwhile
+        for path in Path(f"/proc/{pid}").glob("task/*/children"):
+            with suppress(OSError):  # this thread has ended
+                children += map(int, path.read_text().split())
     return children
 
 

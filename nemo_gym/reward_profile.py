@@ -121,7 +121,7 @@ class Profile:
                 f"{len(self._extra)} rollouts belong to no input row: {format_keys(self._extra)}",
                 fix="profile the rollouts with the materialized inputs of the same run",
             )
-        missing = [] if allow_partial_rollouts else [key for key in self._expected if key not in self.stats.records]
+        missing = [] if allow_partial_rollouts else [key for key in self._expected if key not in self.stats.scored]
         if missing:
             raise RolloutRowsError(
                 f"{len(missing)} of {len(self._expected)} rollouts are missing or failed: {format_keys(missing)}",
@@ -131,8 +131,8 @@ class Profile:
     def summary(self) -> dict[str, int | float]:
         """Return how many rollouts and how many tasks are complete, partial, missing and extra."""
         planned = Counter(task for task, _ in self._expected)
-        done = Counter(task for task, _ in self.stats.records)
-        expected, completed = len(self._expected), len(self.stats.records)
+        done = Counter(task for task, _ in self.stats.scored)
+        expected, completed = len(self._expected), len(self.stats.scored)
         complete = sum(done[task] == count for task, count in planned.items())
         return {
             "expected_rollout_rows": expected,

@@ -50,7 +50,7 @@ async def run(count: int, *, warm: bool) -> dict[str, float]:
         handle = await provider.create(SandboxSpec())
         box = handle.raw.box
         used += _box_cpu(box) if warm else 0.0  # excludes the CPU time of preparing the box
-        outcome = await provider.run(handle, {"task": "program", "code": PROGRAM}, timeout_s=60)
+        outcome = await provider.run(handle, {"action": "program", "code": PROGRAM}, timeout_s=60)
         await provider.close(handle)  # returns once bubblewrap and process 1 have ended
         wall.append(time.perf_counter() - begin)
         cpu.append(_our_cpu() - used)

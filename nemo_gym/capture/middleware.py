@@ -30,23 +30,18 @@ class CallCaptureMiddleware:
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        store: CaptureStore,
-        *,
-        rollout_id: Callable[[], str | None],
-        model_ref: str | None = None,
+        self, app: ASGIApp, store: CaptureStore, *, rollout_id: Callable[[], str | None], model_ref: str | None = None
     ) -> None:
         self.app = app
         self.store = store
-        self.rollout_id = rollout_id
+        self.current_rollout_id = rollout_id
         self.model_ref = model_ref
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Record a POST to a model endpoint with a rollout id; pass other requests to the app."""
+        """Serve a request. Record it if it is a POST to a model endpoint and belongs to a rollout."""
         is_post = scope["type"] == "http" and scope["method"] == "POST"
         dialect = DIALECT_OF_PATH.get(scope["path"]) if is_post else None
-        rollout_id = self.rollout_id() if dialect else None
+        rollout_id = self.current_rollout_id() if dialect else None
         if dialect is None or rollout_id is None:
             await self.app(scope, receive, send)
             return
@@ -68,10 +63,10 @@ class _CallRecorder:
     response_body: bytearray = field(default_factory=bytearray)
     status: int | None = None
     is_stream: bool = False
-    is_stored: bool = False
+    is_finished: bool = False
     started_at: float = field(default_factory=time.time)
-    start: float = field(default_factory=time.perf_counter)
-    first_byte: float | None = None
+    start_tick: float = field(default_factory=time.perf_counter)  # ticks are readings of this clock
+    first_byte_tick: float | None = None
 
     async def run(self, app: ASGIApp, scope: Message) -> None:
         """Serve the request and store its record, also if it fails or is cancelled."""
@@ -79,11 +74,13 @@ class _CallRecorder:
             await app(scope, self._receive_and_record, self._send_and_record)
         except BaseException as failure:
             if isinstance(failure, aiohttp.ClientResponseError) and self.status is None:
+                # The provider's error was raised, not sent; an outer layer converts it to a response.
                 self.status = failure.status
                 self.response_body += getattr(failure, "response_content", b"") or b""
-            # A cancelled call is recorded too: the task may still await while its cancellation propagates.
+            # A cancelled call is recorded too: an asyncio task may still await while its cancellation propagates.
             await asyncio.shield(self._finish(category_of_exception(failure)))
             raise
+        # No effect after a complete response: its last message has stored the record.
         await self._finish("stream_truncated" if self.is_stream else "incomplete")
 
     async def _receive_and_record(self) -> Message:
@@ -101,19 +98,19 @@ class _CallRecorder:
             self.is_stream = headers.get(b"content-type", b"").startswith(b"text/event-stream")
         elif message["type"] == "http.response.body":
             body = message.get("body", b"")
-            if body and self.first_byte is None:
-                self.first_byte = time.perf_counter()
+            if body and self.first_byte_tick is None:
+                self.first_byte_tick = time.perf_counter()
             self.response_body += body
             if not message.get("more_body", False):
                 await self._finish(None)
         await self.send(message)
 
     async def _finish(self, category: ErrorCategory | None) -> None:
-        """Store the record. Only the first call has an effect."""
-        if self.is_stored:
+        """Store the record, or mark the rollout incomplete. Only the first call of this method has an effect."""
+        if self.is_finished:
             return
-        self.is_stored = True
-        seconds = time.perf_counter() - self.start
+        self.is_finished = True
+        seconds = time.perf_counter() - self.start_tick
         try:
             # In a thread, because parsing a large body and writing to disk block.
             await asyncio.to_thread(self._append, seconds, category)
@@ -126,15 +123,14 @@ class _CallRecorder:
                 logger.warning("rollout %s could not be marked incomplete: %s", self.rollout_id, error)
 
     def _append(self, seconds: float, category: ErrorCategory | None) -> None:
-        """Build the record of a call that took `seconds`, and append it to the store."""
-        first_byte = self.first_byte
+        """Build the record of a model call that took `seconds`, and append it to the store."""
         record = build_model_call_record(
             dialect=self.dialect,
             model_ref=self.model_ref,
             started_at=self.started_at,
             completed_at=self.started_at + seconds,
             latency_ms=seconds * 1000,
-            latency_ttft_ms=None if first_byte is None else (first_byte - self.start) * 1000,
+            latency_ttft_ms=None if self.first_byte_tick is None else (self.first_byte_tick - self.start_tick) * 1000,
             status_code=self.status,
             error_category=category,
             request_body=bytes(self.request_body),

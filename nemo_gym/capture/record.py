@@ -9,12 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json
 
 from nemo_gym.convert import sse
-from nemo_gym.convert.streams import (
-    FINAL_EVENTS,
-    completion_from_chunks,
-    message_from_events,
-    response_from_events,
-)
+from nemo_gym.convert.streams import FINAL_EVENTS, completion_from_chunks, message_from_events, response_from_events
 from nemo_gym.errors import ConversionError
 
 Dialect = Literal["responses", "chat", "messages"]
@@ -47,6 +42,7 @@ _ASSEMBLERS: dict[Dialect, Callable[[Iterable[Any]], dict[str, Any]]] = {
     "chat": completion_from_chunks,
     "messages": message_from_events,
 }
+"""Functions that build the complete answer from the events of a stream."""
 
 _USAGE_FIELDS = {
     "tokens_in": ("input_tokens", "prompt_tokens"),
@@ -110,10 +106,10 @@ def category_of_exception(failure: BaseException) -> ErrorCategory:
 def build_model_call_record(
     *, request_body: bytes, response_body: bytes = b"", streamed: bool = False, **fields: Any
 ) -> ModelCallRecord:
-    """Build a record from other `fields` of the class: parse both bodies and set the error category.
+    """Build a record: parse both bodies, copy the other `fields` of `ModelCallRecord`, and set the error category.
 
-    A given `error_category` has priority over the category of the status and of the bodies; callers pass it after an
-    exception or a closed connection.
+    An `error_category` in `fields`, for example of an exception, has priority over that of the status, and the status
+    over that of the bodies.
     """
     record = ModelCallRecord(**{"model_call_id": f"mc_{uuid4().hex}", **fields})
     request, _ = _json_value(request_body)
@@ -129,7 +125,7 @@ def build_model_call_record(
 
 
 def usage_of(record: ModelCallRecord) -> dict[str, int]:
-    """Return the token counts in the response (`tokens_in`, `tokens_out`, …), without those it does not report."""
+    """Return the token counts that the response reports: `tokens_in`, `tokens_out`, …"""
     usage = record.response.get("usage") if isinstance(record.response, Mapping) else None
     if not isinstance(usage, Mapping):
         return {}
@@ -171,9 +167,9 @@ def parse_stream(dialect: Dialect, body: bytes) -> tuple[dict[str, Any] | None, 
     events: list[dict[str, Any]] = []
     is_garbled = False
     try:
-        events.extend(sse.decode(body))
+        events.extend(sse.decode(body))  # keeps the events before an invalid one
     except ConversionError:
-        # A torn last event is the sign of a truncated stream; a complete event that is not JSON is garbled.
+        # Either the stream was truncated within its last event, or an event is complete and not JSON (garbled).
         is_garbled = body.endswith((b"\n\n", b"\r\n\r\n"))
     response: dict[str, Any] | None
     try:
@@ -184,9 +180,9 @@ def parse_stream(dialect: Dialect, body: bytes) -> tuple[dict[str, Any] | None, 
         is_failed = any("error" in event for event in events)
         is_finished = body.rstrip().endswith(b"[DONE]")
     else:
-        kinds = {str(event.get("type")) for event in events}
-        is_failed = not kinds.isdisjoint(("response.failed", "error"))
-        is_finished = not kinds.isdisjoint((*FINAL_EVENTS, "message_stop"))
+        event_types = {str(event.get("type")) for event in events}
+        is_failed = not event_types.isdisjoint(("response.failed", "error"))
+        is_finished = not event_types.isdisjoint((*FINAL_EVENTS, "message_stop"))
     if is_failed:
         return response, "upstream_error"
     if not is_finished:

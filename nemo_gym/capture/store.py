@@ -1,4 +1,4 @@
-"""Captured model calls on disk, one append-only JSONL file per rollout; the settings of capture.
+"""Captured model calls on disk, one append-only JSONL file per rollout, and the capture settings of the configuration.
 
 Writes are synced to disk and locked, so that crashes and concurrent writers lose no stored call.
 """
@@ -36,7 +36,7 @@ _SUMMED = ("tokens_in", "tokens_out", "tokens_reasoning", "tokens_total", "cache
 
 @dataclass
 class RolloutCapture:
-    """The stored calls of one rollout, and its gaps: missing or unreadable calls."""
+    """The stored calls of one rollout, and its gaps: a code and a detail for each missing or unreadable call."""
 
     records: list[ModelCallRecord] = field(default_factory=list)
     gaps: list[dict[str, Any]] = field(default_factory=list)
@@ -49,15 +49,14 @@ class CaptureStore:
         self.directory = Path(directory)
 
     def path_for(self, rollout_id: str) -> Path:
-        """Return the path of the capture file of a rollout."""
         return self.directory / f"{_safe_file_name(rollout_id)}.capture.jsonl"
 
     def incomplete_path_for(self, rollout_id: str) -> Path:
-        """Return the path of the marker file of an incomplete rollout."""
+        """Return the path of the marker file, which exists only if a call of the rollout is missing."""
         return self.directory / f"{_safe_file_name(rollout_id)}.capture.incomplete"
 
     def append(self, rollout_id: str, record: ModelCallRecord) -> None:
-        """Append one line and sync it to disk.
+        """Append a call to the capture file of a rollout and sync it to disk.
 
         A torn last line, left by a crash, is removed first, and the rollout is marked incomplete.
 
@@ -70,9 +69,9 @@ class CaptureStore:
         is_new = not path.exists()
         with path.open("ab+") as file, _lock(file.fileno()):
             size = os.fstat(file.fileno()).st_size
-            end = last_line_begin(file.fileno(), size)
-            if end < size:
-                os.ftruncate(file.fileno(), end)
+            complete_size = last_line_begin(file.fileno(), size)
+            if complete_size < size:
+                os.ftruncate(file.fileno(), complete_size)
                 self.mark_incomplete(rollout_id, "a line was torn by a crash and has been cut off")
             file.write(line)
             file.flush()
@@ -81,7 +80,7 @@ class CaptureStore:
             sync_folder(self.directory)
 
     def mark_incomplete(self, rollout_id: str, reason: str) -> None:
-        """Write the marker file of a rollout with a missing call."""
+        """Add a reason to the marker file of a rollout with a missing call."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with self.incomplete_path_for(rollout_id).open("a", encoding="utf-8") as marker:
             marker.write(reason.replace("\n", " ") + "\n")
@@ -90,17 +89,17 @@ class CaptureStore:
         sync_folder(self.directory)
 
     def read(self, rollout_id: str) -> RolloutCapture:
-        """Read the capture of a rollout. Unreadable lines become gaps; without a file the result is empty."""
+        """Read the capture of a rollout. Unreadable lines and the reasons in the marker file become gaps."""
         capture = RolloutCapture()
         marker = self.incomplete_path_for(rollout_id)
         if marker.exists():
             reasons = [line for line in marker.read_text(encoding="utf-8").split("\n") if line]
-            capture.gaps += [_gap("capture_incomplete", each) for each in reasons or ["a call could not be stored"]]
+            capture.gaps += [_gap("capture_incomplete", reason) for reason in reasons or ["a call could not be stored"]]
         path = self.path_for(rollout_id)
         if not path.exists():
             return capture
-        *lines, torn = path.read_bytes().split(b"\n")
-        if torn:
+        *lines, unterminated = path.read_bytes().split(b"\n")
+        if unterminated:
             capture.gaps.append(_gap("capture_torn_line", f"{path.name} ends in the middle of a line"))
         for number, line in enumerate(lines, start=1):
             try:
@@ -111,12 +110,12 @@ class CaptureStore:
 
 
 def captures_model_calls(config: object) -> bool:
-    """Return True if the configuration enables model call capture; False if `config` is a mock."""
+    """Return True if the configuration enables model call capture; False for a mock of a configuration."""
     return isinstance(config, Mapping) and config.get(OBSERVABILITY_ENABLED_KEY) is True
 
 
 def captures_token_ids(config: object, *, for_this_agent: bool) -> bool:
-    """Return True if token id capture is enabled, and `for_this_agent` or for all agents."""
+    """Return True if token id capture is enabled, and either `for_this_agent` is set or it is for all agents."""
     block: Any = config.get(TOKEN_ID_CAPTURE_KEY) if isinstance(config, Mapping) else None
     if not isinstance(block, Mapping) or block.get("enabled") is not True:
         return False
@@ -129,7 +128,7 @@ def capture_store(config: object) -> CaptureStore | None:
     Raises:
         ConfigError: `model_call_capture_dir` is missing or not an absolute path.
     """
-    if not isinstance(config, Mapping) or not captures_model_calls(config):
+    if not isinstance(config, Mapping) or not captures_model_calls(config):  # the first test is for the type checker
         return None
     directory = config.get(MODEL_CALL_CAPTURE_DIR_KEY)
     if not isinstance(directory, str | Path) or not Path(directory).is_absolute():
@@ -142,7 +141,7 @@ def capture_store(config: object) -> CaptureStore | None:
 
 
 def read_model_call_records(store: CaptureStore, rollout_id: str) -> list[ModelCallRecord]:
-    """Return the captured calls of one rollout, ordered by completion."""
+    """Return the captured calls of one rollout, in the order in which they ended."""
     return store.read(rollout_id).records
 
 
@@ -154,7 +153,7 @@ def aggregate_model_call_metrics(store: CaptureStore, rollout_id: str) -> dict[s
 def merge_model_call_capture_into_record(
     record: dict[str, Any], store: CaptureStore, rollout_id: str
 ) -> dict[str, Any]:
-    """Set `ng_model_call_capture` on a rollout record, in place, and return the record."""
+    """Set `ng_model_call_capture` in the record of a rollout, which is changed in place and returned."""
     stored = store.read(rollout_id)
     capture: dict[str, Any] = {
         "rollout_id": rollout_id,
@@ -168,14 +167,14 @@ def merge_model_call_capture_into_record(
 
 
 def clear_model_call_captures_for_rollouts(store: CaptureStore, rollout_ids: Iterable[str]) -> None:
-    """Delete the captures of these rollouts, before the rollouts are repeated."""
+    """Delete the captures of these rollouts, so that new attempts start without any."""
     for rollout_id in rollout_ids:
         store.path_for(rollout_id).unlink(missing_ok=True)
         store.incomplete_path_for(rollout_id).unlink(missing_ok=True)
 
 
 def _metrics(records: list[ModelCallRecord]) -> dict[str, Any]:
-    """Return the totals of tokens, latency and calls."""
+    """Return the totals of tokens, latency and calls; a token count that no call reports is None."""
     usages = [usage_of(record) for record in records]
     totals: dict[str, Any] = {}
     for name in _SUMMED:

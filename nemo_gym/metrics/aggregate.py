@@ -1,7 +1,7 @@
 """Metrics over all rollouts of an agent and for each of its tasks: the answer of `/aggregate_metrics`.
 
-Rows are added one at a time. Only their numbers are kept; whole rows only if a server adds metrics.
-No metric depends on the order of the rows.
+Rollouts are added one at a time, in any order. Only their numbers are kept, unless a server computes
+additional metrics from the whole results.
 """
 
 from collections import Counter
@@ -41,10 +41,9 @@ class RolloutRowsError(GymError, ValueError):
 
 def duplicate_rollout(rollout_id: RolloutId) -> RolloutRowsError:
     """Build the error for a rollout that occurs twice."""
-    return RolloutRowsError(
-        f"rollout {rollout_id[1]} of task {rollout_id[0]} occurs twice",
-        fix=f"make ({TASK_INDEX_KEY_NAME}, {ROLLOUT_INDEX_KEY_NAME}) unique; was a file merged with itself?",
-    )
+    task, rollout = rollout_id
+    fix = f"make ({TASK_INDEX_KEY_NAME}, {ROLLOUT_INDEX_KEY_NAME}) unique; was a file merged with itself?"
+    return RolloutRowsError(f"rollout {rollout} of task {task} occurs twice", fix=fix)
 
 
 def row_indices(row: Mapping[str, Any]) -> RolloutId:
@@ -62,40 +61,40 @@ def _index_of(row: Mapping[str, Any], name: str) -> int | None:
 class RolloutStats:
     """The statistics of one agent's rollouts: `add` the rollouts in any order, then read the metrics.
 
-    Keeps the numbers of each rollout, a few hundred bytes, not the row.
+    Keeps the numbers of each scored rollout, a few hundred bytes, not its whole result.
     """
 
     def __init__(self, names: dict[str, None] | None = None) -> None:
-        self.records: dict[RolloutId, Numbers] = {}
+        self.scored: dict[RolloutId, Numbers] = {}
         self.failed: dict[RolloutId, str] = {}
-        """The kind of each rollout that was added as a failure."""
+        """The kind of failure of each rollout that `add` received as failed."""
         self.names: dict[str, None] = {} if names is None else names
         """The names of all numbers, in order of first appearance."""
         self.last_id = (0, 0)
         """The rollout that was added last."""
         self._other_failures: dict[RolloutId, str] = {}
         self._expected: dict[int, int] = {}
-        self._next: dict[int, int] = {}
-        self._sorted: list[RolloutId] = []
+        self._next_index: dict[int, int] = {}
+        self._sorted_ids: list[RolloutId] = []
 
     def expect(self, task: int) -> None:
         """Expect one more rollout of `task`."""
         self._expected[task] = self._expected.get(task, 0) + 1
 
     def add(self, result: Row) -> Numbers | None:
-        """Add one rollout and return its numbers. A failed rollout is only counted; the result is None."""
+        """Add the result of one rollout and return its numbers; only count a failed rollout and return None."""
         return self.add_at(self._indices(result), result)
 
-    def add_at(self, key: RolloutId, result: Row) -> Numbers | None:
-        """Add a rollout with the given task and rollout index; returns its numbers like `add`."""
-        if key in self.records or key in self.failed:
-            raise duplicate_rollout(key)
-        self.last_id = key
-        failure_class = StoredRollout(result).failure_class
-        if failure_class is not None:
-            self.failed[key] = failure_class
+    def add_at(self, rollout_id: RolloutId, result: Row) -> Numbers | None:
+        """Do the same as `add`, but identify the rollout by `rollout_id` instead of the indices in its result."""
+        if rollout_id in self.scored or rollout_id in self.failed:
+            raise duplicate_rollout(rollout_id)
+        self.last_id = rollout_id
+        failure_kind = StoredRollout(result).failure_class
+        if failure_kind is not None:
+            self.failed[rollout_id] = failure_kind
             return None
-        numbers = self.records[key] = rollout_numbers(result)
+        numbers = self.scored[rollout_id] = rollout_numbers(result)
         self.names.update(dict.fromkeys(numbers))
         return numbers
 
@@ -104,50 +103,50 @@ class RolloutStats:
         self._other_failures[task, rollout] = kind
 
     def all_failed(self) -> dict[RolloutId, str]:
-        """Return every rollout that failed and was not scored later, with the kind of its last failure."""
+        """Return the kind of failure of every rollout that failed and has no score."""
         failures = {**self._other_failures, **self.failed}
-        return {key: kind for key, kind in failures.items() if key not in self.records}
+        return {rollout_id: kind for rollout_id, kind in failures.items() if rollout_id not in self.scored}
 
     def by_task(self) -> Iterator[tuple[int, list[tuple[int, Numbers]]]]:
-        """Yield the tasks in order with their scored rollouts in order."""
-        if len(self._sorted) != len(self.records):
-            self._sorted = sorted(self.records)
-        for task, keys in groupby(self._sorted, key=itemgetter(0)):
-            yield task, [(key[1], self.records[key]) for key in keys]
+        """Yield each task that has scored rollouts, with the index and numbers of each, all in order of their index."""
+        if len(self._sorted_ids) != len(self.scored):  # rollouts were added since the last call
+            self._sorted_ids = sorted(self.scored)
+        for task, rollout_ids in groupby(self._sorted_ids, key=itemgetter(0)):
+            yield task, [(rollout_id[1], self.scored[rollout_id]) for rollout_id in rollout_ids]
 
     def metrics(self) -> dict[str, Any]:
-        """Return the statistics over all rollouts."""
-        metrics: dict[str, Any] = dict(describe(list(self.records.values()), self.names))
+        """Return the statistics over the scored rollouts of all tasks, and the number of failed rollouts if any."""
+        metrics: dict[str, Any] = dict(describe(list(self.scored.values()), self.names))
         if self.failed:
             metrics[NUM_FAILED_ROLLOUTS] = len(self.failed)
         return metrics
 
     def groups(self, sample_of: Callable[[int], Mapping[str, Any]] = lambda _: ANY_AGENT) -> Iterator[Row]:
-        """Yield the entry of each task: its statistics, its sample row, its completion and its rollouts."""
+        """Yield an entry for each task with scored rollouts: statistics, sample row, completion and these rollouts."""
         failed = Counter(task for task, _ in self.failed)
         for task, rollouts in self.by_task():
-            done = len(rollouts)
-            expected = self._expected.get(task) or done + failed[task]
+            num_scored = len(rollouts)
+            expected = self._expected.get(task) or num_scored + failed[task]
             yield {
                 **describe([numbers for _, numbers in rollouts], self.names),
                 TASK_INDEX_KEY_NAME: task,
                 "sample": sample_of(task),
-                "num_rollouts": done,
+                "num_rollouts": num_scored,
                 "expected_num_rollouts": expected,
-                "missing_num_rollouts": expected - done,
-                "reward_profile_completion_pct": 100.0 * done / expected,
+                "missing_num_rollouts": expected - num_scored,
+                "reward_profile_completion_pct": 100.0 * num_scored / expected,
                 "rollout_infos": [rollout_info(task, rollout, numbers) for rollout, numbers in rollouts],
             }
 
     def _indices(self, result: Mapping[str, Any]) -> RolloutId:
-        """Return task and rollout index; a row without a rollout index gets the next free one of its task."""
+        """Return task and rollout index; a result without a rollout index gets the next free one of its task."""
         task, rollout = row_indices(result)
         if result.get(ROLLOUT_INDEX_KEY_NAME) is not None:
             return task, rollout
-        rollout = self._next.get(task, 0)
-        while (task, rollout) in self.records or (task, rollout) in self.failed:
+        rollout = self._next_index.get(task, 0)
+        while (task, rollout) in self.scored or (task, rollout) in self.failed:
             rollout += 1
-        self._next[task] = rollout + 1
+        self._next_index[task] = rollout + 1
         return task, rollout
 
 
@@ -161,39 +160,37 @@ def compute_aggregate_metrics(
     compute_metrics_fn: ComputeMetricsFn | None = None,
     get_key_metrics_fn: GetKeyMetricsFn | None = None,
 ) -> AggregateMetrics:
-    """Compute the statistics of every number in the rollouts, over all rollouts and for each task.
+    """Compute the statistics of every number in the rollouts, over all tasks and for each task.
 
-    `compute_metrics_fn` gets the scored rows of each task; its result is added to the metrics of the agent, and its
-    `per_task_metrics` to those of the tasks. `get_key_metrics_fn` selects the headline metrics (default: the means).
-    Failed rollouts are counted in `num_failed_rollouts` and left out of all other metrics.
+    `compute_metrics_fn` gets a list of scored results for each task. The metrics it returns are added to those of the
+    agent, except `per_task_metrics`, which are added to those of the tasks. `get_key_metrics_fn` selects the headline
+    metrics (default: the means). Failed rollouts are counted in `num_failed_rollouts` and left out of everything else.
 
     Raises:
         RolloutRowsError: (a ValueError) the same rollout occurs twice.
     """
     stats = RolloutStats()
-    scored_rows: dict[RolloutId, Row] = {}
+    scored_results: dict[RolloutId, Row] = {}
     for result in verify_responses:
         if stats.add(result) is not None and compute_metrics_fn is not None:
-            scored_rows[stats.last_id] = result
+            scored_results[stats.last_id] = result
     agent_metrics = stats.metrics()
     groups = {group[TASK_INDEX_KEY_NAME]: group for group in stats.groups()}
     if compute_metrics_fn is not None:
-        tasks = groupby(sorted(scored_rows), key=itemgetter(0))
-        computed = dict(compute_metrics_fn([[scored_rows[key] for key in keys] for _, keys in tasks]) or {})
+        ids_by_task = groupby(sorted(scored_results), key=itemgetter(0))
+        results_by_task = [[scored_results[rollout_id] for rollout_id in ids] for _, ids in ids_by_task]
+        computed = dict(compute_metrics_fn(results_by_task) or {})
         _add_to_groups(groups, computed.pop(PER_TASK_METRICS, None) or [])
         agent_metrics |= computed
-    pick = get_key_metrics_fn or mean_metrics
-    return AggregateMetrics(
-        group_level_metrics=list(groups.values()),
-        agent_metrics=agent_metrics,
-        key_metrics=pick(agent_metrics),
-    )
+    key_metrics = (get_key_metrics_fn or mean_metrics)(agent_metrics)
+    group_metrics = list(groups.values())
+    return AggregateMetrics(group_level_metrics=group_metrics, agent_metrics=agent_metrics, key_metrics=key_metrics)
 
 
 def _add_to_groups(groups: Mapping[int, Row], per_task: Sequence[Mapping[str, Any]]) -> None:
     """Add the per-task metrics that a server computed to the entries of the tasks; unknown tasks are ignored."""
     for metrics in per_task:
-        group = groups.get(metrics.get(TASK_INDEX_KEY_NAME, -1))
+        group = groups.get(metrics.get(TASK_INDEX_KEY_NAME, -1))  # no task has the index -1
         if group is not None:
             group.update({name: value for name, value in metrics.items() if name != TASK_INDEX_KEY_NAME})
 
@@ -202,7 +199,7 @@ class AggregateMetricsMixin:
     """Metrics of a server: override `compute_metrics` to add metrics, `get_key_metrics` to select the headline ones."""
 
     def compute_metrics(self, tasks: list[list[Row]]) -> dict[str, Any]:  # noqa: ARG002 - for overriding
-        """Return additional metrics, computed from the scored rows of each task; by default none."""
+        """Return additional metrics, computed from the scored results of each task; by default none."""
         return {}
 
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
@@ -212,7 +209,5 @@ class AggregateMetricsMixin:
     async def aggregate_metrics(self, body: AggregateMetricsRequest) -> AggregateMetrics:
         """Answer `POST /aggregate_metrics`."""
         return compute_aggregate_metrics(
-            body.verify_responses,
-            compute_metrics_fn=self.compute_metrics,
-            get_key_metrics_fn=self.get_key_metrics,
+            body.verify_responses, compute_metrics_fn=self.compute_metrics, get_key_metrics_fn=self.get_key_metrics
         )

@@ -16,7 +16,7 @@ Numbers = dict[str, Number]
 
 INDEX_FIELDS = frozenset({TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME})
 NOT_SCORES = INDEX_FIELDS | {NG_SECONDS_KEY}
-"""Numbers of every record that do not measure its quality."""
+"""Numbers in a record that are not scores, so no statistics are computed from them."""
 STATISTICS = ("mean", "max", "min", "median", "std")
 
 
@@ -48,7 +48,7 @@ def finite_numbers(fields: Mapping[str, Any]) -> Numbers:
 def rollout_numbers(result: Mapping[str, Any]) -> Numbers:
     """Return the numbers of one rollout: its fields, then its token usage.
 
-    A field of the result replaces a token count of the same name.
+    A field has priority over a token count of the same name.
     """
     numbers = finite_numbers(result)
     for name, number in finite_numbers(StoredRollout(result).usage).items():
@@ -58,6 +58,7 @@ def rollout_numbers(result: Mapping[str, Any]) -> Numbers:
 
 def rollout_info(task: int, rollout: int, numbers: Numbers) -> Row:
     """Summarize one rollout: its key, reward, token counts and other numbers."""
+    # False sorts before True: the reward is first, then the token counts.
     names = sorted(numbers, key=lambda name: (name != REWARD_KEY, not name.endswith("_tokens")))
     return {
         "rollout_id": f"{task}:{rollout}",
@@ -73,7 +74,7 @@ def column(rollouts: Iterable[Numbers], name: str) -> list[Number]:
 
 
 def mean(values: Sequence[float]) -> float:
-    """Return the mean of at least one finite number; it does not depend on their order."""
+    """Return the mean of at least one finite number; the order of the numbers does not change it."""
     try:
         return math.fsum(values) / len(values)
     except OverflowError:  # the sum is too large for a float; the mean is not
@@ -89,7 +90,7 @@ def column_statistics(values: Sequence[float]) -> tuple[float, float, float, flo
     """Return mean, maximum, minimum, median and standard deviation (None for a single value) of the values."""
     ordered = sorted(values)
     count, lowest, highest = len(ordered), float(ordered[0]), float(ordered[-1])
-    if lowest == highest:
+    if lowest == highest:  # then no statistic needs rounding
         return lowest, lowest, lowest, lowest, 0.0 if count > 1 else None
     centre = mean(ordered)
     # `math.dist` scales its arguments, so that squares of very large or small numbers are not lost.
@@ -106,14 +107,14 @@ def describe(rollouts: Sequence[Numbers], names: Iterable[str]) -> dict[str, flo
 def describe_columns(columns: Sequence[tuple[str, Sequence[float]]]) -> dict[str, float]:
     """Return `mean/<column>` of every column, then `max/…`, `min/…`, `median/…` and `std/…`.
 
-    A column with a single value has no `std/`; if all columns have a single value, every `std/` is 0. A statistic too
-    large for a float is left out.
+    A column with a single value has no `std/`: its spread is unknown. If every column has a single value, no spread was
+    seen anywhere, and every `std/` is 0. A statistic too large for a float is left out.
     """
     if not columns:
         return {}
-    *blocks, deviations = zip(*[column_statistics(values) for _, values in columns], strict=True)
+    *other_statistics, deviations = zip(*[column_statistics(values) for _, values in columns], strict=True)
     if all(deviation is None for deviation in deviations):
         deviations = (0.0,) * len(columns)
     keys = (f"{statistic}/{name}" for statistic in STATISTICS for name, _ in columns)
-    values = zip(keys, chain(*blocks, deviations), strict=True)
-    return {name: value for name, value in values if value is not None and math.isfinite(value)}
+    entries = zip(keys, chain(*other_statistics, deviations), strict=True)
+    return {key: value for key, value in entries if value is not None and math.isfinite(value)}

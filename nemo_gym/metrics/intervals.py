@@ -1,4 +1,4 @@
-"""The 95 % interval of a mean, clustered by task: repeats of one task are not independent."""
+"""The 95 % confidence interval of a mean, clustered by task: repeats of one task are not independent."""
 
 import math
 import sys
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 PASS_OR_FAIL = frozenset({0, 1})
 Z95 = 1.959963984540054
+"""Two-sided 95 % point of the normal distribution."""
 T95 = (
     12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004, 2.262157, 2.228139,
     2.200985, 2.178813, 2.160369, 2.144787, 2.131450, 2.119905, 2.109816, 2.100922, 2.093024, 2.085963,
@@ -15,6 +16,7 @@ T95 = (
 """Two-sided 95 % points of Student's t for 1, 2, … 20 degrees of freedom."""
 
 LARGE_VALUE = 2.0**400
+"""A value above this could make a sum of squares overflow."""
 SMALL_SCALE = 2.0**-600
 """Factor that makes sums and squares of all floats finite."""
 
@@ -31,8 +33,8 @@ def t95(freedom: int) -> float:
 
 
 @dataclass(frozen=True)
-class Mean:
-    """A mean with its standard error and its 95 % interval, which are None for fewer than two tasks."""
+class MeanWithInterval:
+    """A mean with its standard error and 95 % confidence interval (`low`, `high`); these need two tasks, else None."""
 
     value: float
     half_width: float | None
@@ -49,14 +51,14 @@ class Mean:
 
 
 class ClusteredMean:
-    """The mean of the values of many rollouts, clustered by task: count and sum of each task are kept."""
+    """Computes the mean of many values and its confidence interval, clustered by task; keeps count and sum per task."""
 
     def __init__(self, pairs: Iterable[tuple[object, float]] = ()) -> None:
-        """Start with the values of `pairs`: task and value."""
+        """Start with `pairs` of a task and a value."""
         self.is_pass_or_fail = True
         """True if every value so far is 0 or 1."""
         self._scale = 1.0
-        """Factor of the sums: below 1 once a value is so large that sums or squares would overflow."""
+        """Factor of `_sums`: 1, or `SMALL_SCALE` after a value above `LARGE_VALUE`."""
         self._counts = array("q")
         self._sums = array("d")
         self._positions: dict[object, int] = {}
@@ -76,7 +78,7 @@ class ClusteredMean:
             self.is_pass_or_fail = False
 
     def add_tasks(self, values: Sequence[float], tasks: int = 1) -> None:
-        """Add new tasks, by default one, that have these values each."""
+        """Add as many new tasks as `tasks` says, each with these values."""
         self._shrink_for(max(map(abs, values), default=0.0))
         scaled = values if self._scale == 1.0 else [value * self._scale for value in values]
         self._counts.extend([len(values)] * tasks)
@@ -85,33 +87,33 @@ class ClusteredMean:
             self.is_pass_or_fail = False
 
     def _shrink_for(self, value: float) -> None:
-        """Switch to small sums if the value is very large; the digits lost in other values are far below its own."""
+        """Switch to scaled sums if the value is very large. Only digits far below its own are lost by scaling."""
         if abs(value) > LARGE_VALUE and self._scale == 1.0:
             self._scale = SMALL_SCALE
             self._sums = array("d", (total * SMALL_SCALE for total in self._sums))
 
-    def mean(self) -> Mean | None:
-        """Return the mean so far; None before the first value."""
+    def mean(self) -> MeanWithInterval | None:
+        """Return the mean so far with its confidence interval; None before the first value."""
         count, tasks = sum(self._counts), len(self._counts)
         if not count:
             return None
         value = math.fsum(self._sums) / count
         if tasks < 2:
-            return Mean(value / self._scale, None, count, tasks)
+            return MeanWithInterval(value / self._scale, None, count, tasks)
         # The sandwich estimator: residuals are summed within a task before they are squared.
         residuals = (total - n * value for n, total in zip(self._counts, self._sums, strict=True))
         squares = math.fsum(residual * residual for residual in residuals)
         error = math.sqrt(squares * tasks / (tasks - 1)) / count
         low, high = (clamp(bound / self._scale) for bound in self._interval(value, error, tasks))
         error = clamp(error / self._scale)
-        return Mean(value / self._scale, high / 2 - low / 2, count, tasks, error, low, high)
+        return MeanWithInterval(value / self._scale, high / 2 - low / 2, count, tasks, error, low, high)
 
     def _interval(self, value: float, error: float, tasks: int) -> tuple[float, float]:
-        """Return Student's interval or, if every value is 0 or 1, Wilson's interval."""
+        """Return Student's confidence interval or, if every value is 0 or 1, Wilson's."""
         if not self.is_pass_or_fail:
             return value - t95(tasks - 1) * error, value + t95(tasks - 1) * error
-        # A proportion: compute the number of independent trials that would have this error. If all values are equal,
-        # the error is unknown; then each task counts as one trial.
+        # The value is a proportion: find the number of independent trials for which it would have this error. If all
+        # values are equal, the error is unknown; then each task counts as one trial.
         trials = value * (1 - value) / error**2 if error > 0 and 0 < value < 1 else tasks
         return wilson_interval(value, trials, t95(tasks - 1))
 
@@ -122,7 +124,7 @@ def clamp(value: float) -> float:
 
 
 def wilson_interval(proportion: float, trials: float, z: float) -> tuple[float, float]:
-    """Return Wilson's interval of a proportion for the critical value `z`. It lies within 0 to 1 and has a width."""
+    """Return Wilson's confidence interval of a proportion for the critical value `z`; within 0 to 1, never empty."""
     weight = 1 + z**2 / trials
     centre = (proportion + z**2 / (2 * trials)) / weight
     half = z / weight * math.sqrt(proportion * (1 - proportion) / trials + (z / (2 * trials)) ** 2)

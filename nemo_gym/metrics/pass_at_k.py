@@ -43,9 +43,7 @@ def _check_counts(name: str, n: int, correct: int, k: int) -> None:
 
 
 def compute_pass_majority_metrics(
-    tasks: Sequence[Sequence[Rollout]],
-    score_fn: ScoreFn | None = None,
-    answer_key: str | None = None,
+    tasks: Sequence[Sequence[Rollout]], score_fn: ScoreFn | None = None, answer_key: str | None = None
 ) -> tuple[dict[str, Any], list[list[Scores]], list[str], int]:
     """Score every rollout and average over tasks, for every k up to the largest number of rollouts of a task.
 
@@ -56,8 +54,8 @@ def compute_pass_majority_metrics(
     Returns:
         The metrics, the scores of each task's rollouts, the names of the scores, and the largest k.
     """
-    scored = [[rollout for rollout in task if not is_failure(rollout)] for task in tasks]
-    all_scores = [[_scores_of(rollout, score_fn, answer_key) for rollout in task] for task in scored]
+    scored_tasks = [[rollout for rollout in task if not is_failure(rollout)] for task in tasks]
+    all_scores = [[_scores_of(rollout, score_fn, answer_key) for rollout in task] for task in scored_tasks]
     score_names = list(dict.fromkeys(name for task in all_scores for scores in task for name in scores))
     max_k = max((len(task) for task in all_scores), default=0)
     columns_of = {name: [column for task in all_scores if (column := _column(task, name))] for name in score_names}
@@ -67,12 +65,12 @@ def compute_pass_majority_metrics(
             _put_mean(metrics, f"pass@{k}/{name}", (_pass_chance(column, k) for column in columns if len(column) >= k))
             _put_mean(metrics, f"pass@1[avg-of-{k}]/{name}", (mean(column[:k]) for column in columns))
             if answer_key is not None:
-                votes = (
-                    _majority(task[:k], scores[:k], answer_key, name)
-                    for task, scores in zip(scored, all_scores, strict=True)
+                majority_scores = (
+                    _majority_score(task[:k], scores[:k], answer_key, name)
+                    for task, scores in zip(scored_tasks, all_scores, strict=True)
                     if task
                 )
-                _put_mean(metrics, f"majority@{k}/{name}", votes)
+                _put_mean(metrics, f"majority@{k}/{name}", majority_scores)
     if max_k:
         _add_spread_across_runs(metrics, all_scores, score_names, max_k)
     return metrics, all_scores, score_names, max_k
@@ -84,7 +82,7 @@ def add_avg_sample_std_dev(
     score_names: Iterable[str],
     max_k: int,
 ) -> None:
-    """Add the standard deviation of the first k rollouts of a task, averaged over tasks, for k >= 2."""
+    """Add the standard deviation of a task's first k scores, averaged over tasks and in percent, for k >= 2."""
     for name in score_names:
         columns = [_column(task, name) for task in all_score_dicts]
         for k in range(2, max_k + 1):
@@ -101,26 +99,23 @@ def add_pass_hat_k(
 ) -> None:
     """Add `pass^{k}/{score}` to `metrics`: the probability that k rollouts of a task all pass, averaged over tasks.
 
-    In percent. Only for scores whose values are all 0 or 1; tasks with fewer than k of them are left out.
+    In percent. Only for scores whose values are all 0 or 1; tasks with fewer than k values are left out.
     """
     for name in score_names:
         columns = [_column(task, name) for task in all_score_dicts]
         if any(value not in (0, 1) for column in columns for value in column):
             continue
-        counted = [(len(column), sum(value == 1 for value in column)) for column in columns]
+        counts = [(len(column), sum(value == 1 for value in column)) for column in columns]
         for k in range(1, max_k + 1):
-            _put_mean(metrics, f"pass^{k}/{name}", (pass_hat_k(n, right, k) for n, right in counted if n >= k))
+            _put_mean(metrics, f"pass^{k}/{name}", (pass_hat_k(n, correct, k) for n, correct in counts if n >= k))
 
 
 def compute_subset_metrics(
-    tasks: Sequence[Sequence[Rollout]],
-    subset_key: str,
-    score_fn: ScoreFn | None = None,
-    answer_key: str | None = None,
+    tasks: Sequence[Sequence[Rollout]], subset_key: str, score_fn: ScoreFn | None = None, answer_key: str | None = None
 ) -> dict[str, Any]:
-    """Compute the same metrics for each value of `subset_key`, as `<value>/<metric>`.
+    """Compute the metrics of `compute_pass_majority_metrics` for each subset of the tasks, as `<subset>/<metric>`.
 
-    A task belongs to the subset that its first rollout names; if that names none, the task is left out.
+    The subset of a task is the value of the field `subset_key` in its first rollout; a task without one is left out.
     """
     subsets: dict[Any, list[Sequence[Rollout]]] = {}
     for task in tasks:
@@ -141,7 +136,7 @@ def highest_k_metrics(
     score_names: Iterable[str] | None = None,
     exclude_names: Iterable[str] | None = None,
 ) -> dict[str, Any]:
-    """Return the entries `<pattern>/<score>` at the largest k, e.g. for `pass@{k}` or `pass@1[avg-of-{k}]`.
+    """Return the entries `<pattern>/<score>` with the largest k; a pattern is e.g. `pass@{k}` or `pass@1[avg-of-{k}]`.
 
     Standard deviations and errors are left out. `score_names` restricts the scores, `exclude_names` removes some.
     """
@@ -156,14 +151,15 @@ def highest_k_metrics(
         match = key_pattern.fullmatch(key)
         if match is None or match[2].endswith(STAT_SUFFIXES):
             continue
-        if match[2] not in excluded and (included is None or match[2] in included):
-            entries.append((int(match[1]), key))
+        k, score_name = int(match[1]), match[2]
+        if score_name not in excluded and (included is None or score_name in included):
+            entries.append((k, key))
     highest = max((k for k, _ in entries), default=0)
     return {key: agent_metrics[key] for k, key in entries if k == highest}
 
 
 def _scores_of(rollout: Rollout, score_fn: ScoreFn | None, answer_key: str | None) -> Scores:
-    """Return the finite scores of a rollout by name, with `no_answer` if `answer_key` is given."""
+    """Return the finite scores of a rollout by name. If `answer_key` is given, add the score `no_answer`."""
     values = {"accuracy": rollout.get("reward")} if score_fn is None else score_fn(rollout)
     scores: Scores = {}
     for name, value in values.items():
@@ -187,12 +183,12 @@ def _pass_chance(values: Sequence[float], k: int) -> float:
     return max(values[:k])
 
 
-def _majority(task: Sequence[Rollout], scores: Sequence[Scores], answer_key: str, name: str) -> float:
-    """Return the score of the most frequent answer; ties are averaged; 0 if there is no answer."""
+def _majority_score(task: Sequence[Rollout], scores: Sequence[Scores], answer_key: str, name: str) -> float:
+    """Return the score `name` of the most frequent answer, averaged over ties; 0 if no rollout has an answer."""
     votes = Counter(
-        (_hashable_answer(rollout[answer_key]), score[name])
+        (answer if isinstance(answer, str | int | float | bool) else repr(answer), score[name])
         for rollout, score in zip(task, scores, strict=True)
-        if rollout.get(answer_key) is not None and name in score
+        if (answer := rollout.get(answer_key)) is not None and name in score
     )
     if not votes:
         return 0.0
@@ -200,32 +196,29 @@ def _majority(task: Sequence[Rollout], scores: Sequence[Scores], answer_key: str
     return mean([score for (_, score), count in votes.items() if count == max_count])
 
 
-def _hashable_answer(answer: Any) -> Hashable:
-    return answer if isinstance(answer, str | int | float | bool) else repr(answer)
-
-
 def _put_mean(metrics: dict[str, Any], key: str, values: Iterable[float]) -> None:
-    """Store the mean of `values` in percent; nothing if there are no values or it is too large for a float."""
-    listed = list(values)
-    if listed and math.isfinite(percent := 100.0 * mean(listed)):
+    """Store the mean of `values` in percent, unless there are no values or the mean is too large for a float."""
+    numbers = list(values)
+    if numbers and math.isfinite(percent := 100.0 * mean(numbers)):
         metrics[key] = percent
 
 
 def _add_spread_across_runs(
     metrics: dict[str, Any], all_scores: Sequence[Sequence[Scores]], score_names: Sequence[str], max_k: int
 ) -> None:
-    """Add the mean of each run (run n has the n-th rollout of every task) and its deviation and error across runs."""
-    per_run: dict[str, list[float]] = {}
+    """Add the mean score of each "run", and the standard deviation and error of these means.
+
+    Here, as in the names of these metrics, run n consists of the n-th rollout of every task.
+    """
+    run_means: dict[str, list[float]] = {}
     for name in score_names:
-        runs = (
-            [task[run][name] for task in all_scores if run < len(task) and name in task[run]] for run in range(max_k)
-        )
+        runs = ([task[n][name] for task in all_scores if n < len(task) and name in task[n]] for n in range(max_k))
         percents = [100.0 * mean(values) for values in runs if values]
-        per_run[name] = percents if all(map(math.isfinite, percents)) else []
-    metrics[PER_SAMPLE_AGGREGATE] = per_run
+        run_means[name] = percents if all(map(math.isfinite, percents)) else []
+    metrics[PER_SAMPLE_AGGREGATE] = run_means
     for k in range(2, max_k + 1):
         for name in score_names:
-            deviation = sample_std(per_run[name][:k]) if len(per_run[name]) >= k else None
+            deviation = sample_std(run_means[name][:k]) if len(run_means[name]) >= k else None
             if deviation is not None:
                 key = f"pass@1[avg-of-{k}]/{name}"
                 metrics[f"{key}/{STD_DEV_ACROSS_RUNS}"] = deviation

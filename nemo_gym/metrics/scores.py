@@ -1,6 +1,7 @@
-"""Scores with their standard error and 95 % interval, pass@k and pass^k, and attrition by failures and retries.
+"""Scores with their standard error and 95 % confidence interval, and attrition: failed and retried rollouts.
 
-All values are clustered by task and are fractions, not percent. A value is left out if there is too little data.
+Errors and intervals are clustered by task. All values are fractions, not percent. A value is left out if the data
+are too few for it.
 """
 
 from collections import Counter
@@ -10,7 +11,7 @@ from typing import Any
 from nemo_gym.keys import ATTEMPT_INDEX_KEY_NAME
 from nemo_gym.metrics.aggregate import RolloutStats
 from nemo_gym.metrics.column_statistics import column
-from nemo_gym.metrics.intervals import ClusteredMean, Mean
+from nemo_gym.metrics.intervals import ClusteredMean, MeanWithInterval
 from nemo_gym.metrics.pass_at_k import pass_at_k, pass_hat_k
 from nemo_gym.wire.stored_rollout import REWARD_KEY
 
@@ -21,21 +22,24 @@ DENSE_K = 16
 
 
 def compute_scores(stats: RolloutStats, names: Iterable[str] | None = None) -> dict[str, Any]:
-    """Return mean, standard error and interval of every number, or of `names`; for a reward of 0 or 1 also pass@k."""
+    """Return mean, standard error and interval of every number, or of those in `names`.
+
+    Add pass@k and pass^k if every reward is 0 or 1, and the mean with failures as zero if rollouts failed.
+    """
     selected = stats.names if names is None else [name for name in names if name in stats.names]
-    means = {name: ClusteredMean() for name in selected}
-    counted: list[tuple[int, float]] = []
+    clustered = {name: ClusteredMean() for name in selected}
+    reward_sums: list[tuple[int, float]] = []
     for _, rollouts in stats.by_task():
-        for name, mean in means.items():
+        for name, clustered_mean in clustered.items():
             values = column((numbers for _, numbers in rollouts), name)
             if values:
-                mean.add_tasks(values)
+                clustered_mean.add_tasks(values)
                 if name == REWARD_KEY:
-                    counted.append((len(values), sum(values)))
-    scores: dict[str, Any] = {name: mean_fields(running.mean()) for name, running in means.items()}
+                    reward_sums.append((len(values), sum(values)))
+    scores: dict[str, Any] = {name: mean_fields(clustered_mean.mean()) for name, clustered_mean in clustered.items()}
     if REWARD_KEY in scores:
-        if means[REWARD_KEY].is_pass_or_fail:
-            scores[REWARD_KEY] |= pass_scores([(n, int(right)) for n, right in counted])
+        if clustered[REWARD_KEY].is_pass_or_fail:  # then the sum of the rewards is the number of right rollouts
+            scores[REWARD_KEY] |= pass_scores([(count, int(total)) for count, total in reward_sums])
         if failed := stats.all_failed():
             with_zeros = ClusteredMean((task, reward) for task, reward, _ in _rewards(stats))
             for task, _ in failed:
@@ -45,61 +49,62 @@ def compute_scores(stats: RolloutStats, names: Iterable[str] | None = None) -> d
 
 
 def compute_attrition(stats: RolloutStats) -> dict[str, Any]:
-    """Count the rollouts that were scored, that failed (by kind), and that needed more than one attempt.
+    """Count the rollouts that were scored, those that failed (by kind), and the scored ones that were retried.
 
     Retries can bias the score: compare the mean reward of the retried rollouts with that of the others.
     """
     failed = stats.all_failed()
-    attrition: dict[str, Any] = {"scored": len(stats.records), "failed": len(failed)}
+    attrition: dict[str, Any] = {"scored": len(stats.scored), "failed": len(failed)}
     if failed:
         attrition["failed_by_kind"] = dict(Counter(failed.values()).most_common())
-    retried, first = ClusteredMean(), ClusteredMean()
-    for task, reward, attempt in _rewards(stats):
-        (retried if attempt else first).add(task, reward)
+    retried, not_retried = ClusteredMean(), ClusteredMean()
+    for task, reward, attempt_index in _rewards(stats):
+        (retried if attempt_index > 0 else not_retried).add(task, reward)
     if (mean := retried.mean()) is not None:
         attrition["retried"] = {"count": mean.count, "mean_reward": mean.value}
-        if (others := first.mean()) is not None:
+        if (others := not_retried.mean()) is not None:
             attrition["retried"]["mean_reward_of_others"] = others.value
     return attrition
 
 
-def pass_scores(counted: Sequence[tuple[int, int]]) -> dict[str, Any]:
+def pass_scores(task_counts: Sequence[tuple[int, int]]) -> dict[str, Any]:
     """Return pass@k (at least one of k right) and pass^k (all of k right) over the tasks with at least k rollouts.
 
-    `counted` has the number of rollouts and the number of right ones for each task.
+    `task_counts` holds the number of rollouts and the number of right ones of each task.
     """
     scores: dict[str, Any] = {"pass@k": {}, "pass^k": {}}
-    counts = Counter(counted)
-    for k in _reported_k(max(n for n, _ in counted)):
+    tasks_with_counts = Counter(task_counts)  # tasks with the same counts have the same pass@k
+    for k in _reported_k(max(n for n, _ in task_counts)):
         for name, estimate in (("pass@k", pass_at_k), ("pass^k", pass_hat_k)):
-            running = ClusteredMean()
-            for (n, right), tasks in counts.items():
+            clustered_mean = ClusteredMean()
+            for (n, right), tasks in tasks_with_counts.items():
                 if n >= k:
-                    running.add_tasks([estimate(n, right, k)], tasks)
-            scores[name][str(k)] = mean_fields(running.mean(), rollouts=False)
+                    clustered_mean.add_tasks([estimate(n, right, k)], tasks)
+            scores[name][str(k)] = mean_fields(clustered_mean.mean(), with_rollouts=False)
     return scores
 
 
-def mean_fields(mean: Mean | None, *, rollouts: bool = True) -> dict[str, Any]:
-    """Return the JSON fields of a mean; with `rollouts`, the number of values is included as `num_rollouts`."""
+def mean_fields(mean: MeanWithInterval | None, *, with_rollouts: bool = True) -> dict[str, Any]:
+    """Return the JSON fields of a mean; `with_rollouts` includes the number of its values as `num_rollouts`."""
     if mean is None:
         return {"num_tasks": 0}
     fields: dict[str, Any] = {"mean": mean.value}
     if mean.standard_error is not None:
         fields |= {"standard_error": mean.standard_error, "ci95": [mean.low, mean.high]}
-    counted = {"num_rollouts": mean.count} if rollouts else {}
-    return fields | counted | {"num_tasks": mean.tasks}
+    if with_rollouts:
+        fields["num_rollouts"] = mean.count
+    return fields | {"num_tasks": mean.tasks}
 
 
 def _rewards(stats: RolloutStats) -> Iterator[tuple[int, float, float]]:
-    """Yield the task, the reward and the attempt number of every rollout that has a reward."""
-    for (task, _), numbers in stats.records.items():
+    """Yield the task, the reward and the attempt index (0 for the first attempt) of every rollout with a reward."""
+    for (task, _), numbers in stats.scored.items():
         if REWARD_KEY in numbers:
             yield task, numbers[REWARD_KEY], numbers.get(ATTEMPT_INDEX_KEY_NAME, 0)
 
 
 def _reported_k(largest: int) -> list[int]:
-    """Return the values of k to report: all up to `DENSE_K`, else powers of two and `largest`."""
+    """Return the values of k to report: all, or if `largest` is above `DENSE_K`, the powers of two and `largest`."""
     if largest <= DENSE_K:
         return list(range(1, largest + 1))
     powers = [1 << exponent for exponent in range(largest.bit_length())]

@@ -110,7 +110,7 @@ class AgentRollouts:
             subset_stats = self.subsets.get(subset)
             if subset_stats is None:
                 subset_stats = self.subsets[subset] = RolloutStats(self.stats.names)
-            subset_stats.records[self.stats.last_id] = record_numbers  # shared, not computed again
+            subset_stats.scored[self.stats.last_id] = record_numbers  # shared, not computed again
         if self.rows is not None:
             self.rows.append(strip_conversation(record))
 

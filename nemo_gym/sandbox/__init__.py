@@ -11,12 +11,7 @@ A box is one isolated process tree: a sandbox of the provider `local`.
 from nemo_gym.sandbox.api import AsyncSandbox, Sandbox
 from nemo_gym.sandbox.config import attribution_metadata, resolve_provider_config, resolve_provider_metadata
 from nemo_gym.sandbox.providers.base import SandboxProvider
-from nemo_gym.sandbox.providers.registry import (
-    create_provider,
-    get_provider_class,
-    list_providers,
-    register_provider,
-)
+from nemo_gym.sandbox.providers.registry import create_provider, get_provider_class, list_providers, register_provider
 from nemo_gym.sandbox.spec import (
     SandboxCreateError,
     SandboxEndpoint,

@@ -68,7 +68,7 @@ class AsyncSandbox:
 
     @property
     def pty(self) -> "SandboxTerminals":
-        """Return the interactive terminals; creating one raises if the provider has none."""
+        """Return the interactive terminals; creating one raises if the provider does not support them."""
         return SandboxTerminals(self)
 
     async def start(self, spec: SandboxSpec | None = None) -> Self:
@@ -119,7 +119,7 @@ class AsyncSandbox:
         """Copy a file, or a directory's contents, to the local `target`; write nothing outside of it.
 
         Raises:
-            SandboxError: the source is missing or leads out of `target`, or the target cannot be written.
+            SandboxError: the source is missing, an entry leads outside `target`, or `target` cannot be written.
         """
         try:
             await self.provider.download(self.handle, source, Path(target))
@@ -145,7 +145,7 @@ class AsyncSandbox:
                 await self.provider.aclose()
 
     def serialize(self) -> dict[str, str]:
-        """Return the state from which `connect` finds this sandbox in another process, without provider arguments."""
+        """Return the state with which `connect` finds this sandbox from another process; without provider arguments."""
         return {"provider_name": self.handle.provider_name, "sandbox_id": self.handle.sandbox_id}
 
     @classmethod
@@ -156,13 +156,21 @@ class AsyncSandbox:
             SandboxError: the sandbox belongs to another provider or is not running.
         """
         sandbox = cls(provider)
-        if state["provider_name"] != sandbox.provider.name:
-            raise SandboxError(
-                f"the sandbox belongs to {state['provider_name']}, not {sandbox.provider.name}",
-                where=state["sandbox_id"],
-            )
-        sandbox._handle = await sandbox.provider.connect(state["sandbox_id"])
+        await sandbox._connect(state)
         return sandbox
+
+    async def _connect(self, state: Mapping[str, str]) -> None:
+        """Connect this object to the sandbox of `state`; on failure close a provider that was passed as a mapping."""
+        sandbox_id, provider_name = state["sandbox_id"], state["provider_name"]
+        try:
+            if provider_name != self.provider.name:
+                problem = f"the sandbox belongs to {provider_name}, not {self.provider.name}"
+                raise SandboxError(problem, where=sandbox_id)
+            self._handle = await self.provider.connect(sandbox_id)
+        except BaseException:
+            if self._owns_provider:
+                await self.provider.aclose()
+            raise
 
 
 class SandboxTerminals:
@@ -253,14 +261,14 @@ class Sandbox:
         """Connect to the sandbox that `serialize` described; see `AsyncSandbox.connect`."""
         sandbox = cls(provider)
         try:
-            sandbox._sandbox = sandbox._run(partial(AsyncSandbox.connect, sandbox.provider, state))
+            sandbox._run(partial(sandbox._sandbox._connect, state))
         except BaseException:
             sandbox._end_thread()
             raise
         return sandbox
 
     def _run(self, operation: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        """Run an operation on the loop and wait for its result; cancel it if the calling thread is interrupted."""
+        """Run an operation on the loop's thread and wait for its result; cancel it if the caller is interrupted."""
         if self._portal is None:
             self._portal = self._loop_thread.enter_context(start_blocking_portal())
         future: Future[_T] = self._portal.start_task_soon(operation)

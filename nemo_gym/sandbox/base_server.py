@@ -43,11 +43,10 @@ class SandboxServer(SimpleResourcesServer):
         """
         super().model_post_init(context)
         self._is_isolated = require_isolation(self.config)
-        sandbox, allow_unsandboxed = self.config.sandbox, self.config.allow_unsandboxed
-        blocks = self.server_client.global_config_dict
-        provider = None if sandbox is None else resolve_provider_config(sandbox, blocks)
+        config, blocks = self.config, self.server_client.global_config_dict
+        provider = None if config.sandbox is None else resolve_provider_config(config.sandbox, blocks)
         self._runner = PythonRunner(
-            provider, allow_unsandboxed=allow_unsandboxed, max_output_bytes=self.MAX_OUTPUT_BYTES
+            provider, allow_unsandboxed=config.allow_unsandboxed, max_output_bytes=self.MAX_OUTPUT_BYTES
         )
 
     def setup_webserver(self) -> FastAPI:

@@ -86,7 +86,7 @@ class PythonResult:
 
 
 class PythonRunner:
-    """Runs programs, each in a fresh box. Safe to share between tasks of one event loop.
+    """Runs programs, each in a fresh box. Safe to share between the coroutines of one event loop.
 
     `provider` is `{"local": {…}}` (the default) or a shared `LocalProvider`, which `aclose` leaves open. On a machine
     without isolation, programs run as ordinary processes if `allow_unsandboxed` is set; their results have
@@ -113,16 +113,16 @@ class PythonRunner:
 
     @property
     def is_isolated(self) -> bool:
-        """Return whether programs are isolated; False only if this machine cannot and `allow_unsandboxed` is set."""
-        return not isinstance(self._running_engine(), UnsandboxedProvider)
+        """Return False only if this machine cannot isolate programs and `allow_unsandboxed` is set."""
+        return not isinstance(self._ensure_engine(), UnsandboxedProvider)
 
     async def start(self) -> Self:
-        """Start creating boxes in advance; optional, because the first `run` also does so.
+        """Start creating boxes in advance. Optional: otherwise the first `run` starts it.
 
         Raises:
             SandboxUnsupportedError: this machine cannot isolate programs and `allow_unsandboxed` is not set.
         """
-        await self._running_engine().open()
+        await self._ensure_engine().open()
         return self
 
     async def aclose(self) -> None:
@@ -146,23 +146,23 @@ class PythonRunner:
             path_inside(name, WORKDIR).removeprefix(f"{WORKDIR}/"): _to_bytes(content)
             for name, content in (files or {}).items()
         }
-        task = await self._running_engine().run_once(
+        program = await self._ensure_engine().run_once(
             SandboxSpec(resources=SandboxResources(memory_mib=memory_mib)),
-            {"task": "program", "code": code, "files": contents},
+            {"action": "program", "code": code, "files": contents},
             stdin=_to_bytes(stdin),
             timeout_s=timeout_s,
             cpu_s=cpu_s,
             max_output_bytes=self._max_output_bytes,
         )
-        return _python_result(task.result)
+        return _python_result(program.result)
 
     def session(self, *, memory_mib: int = DEFAULT_MEMORY_MIB) -> "PythonSession":
         """Return a new session, which runs in a separate box until `aclose` or the end of `async with`."""
         spec = SandboxSpec(resources=SandboxResources(memory_mib=memory_mib))
-        return PythonSession(self._running_engine(), spec, self._max_output_bytes)
+        return PythonSession(self._ensure_engine(), spec, self._max_output_bytes)
 
-    def _running_engine(self) -> LocalProvider:
-        """Return the provider that runs the programs: given, created from its arguments, or without isolation."""
+    def _ensure_engine(self) -> LocalProvider:
+        """Return the provider that runs the programs; the first call creates it unless it was passed as an object."""
         if self._engine is None:
             engine = self._provider
             if not isinstance(engine, SandboxProvider):
@@ -184,7 +184,7 @@ class _SessionProcess:
     box: Box
     pipes: list[BoundedPipe]
     output_full: asyncio.Event
-    snippets: socket.socket
+    snippet_socket: socket.socket
     exit_task: "asyncio.Task[ExitEvent | None] | None" = None
     is_unusable: bool = True
     """The process cannot run another snippet: it has not started, or must be killed."""
@@ -242,13 +242,13 @@ class PythonSession:
         box = self._engine.sandbox(handle).box
         output_full = asyncio.Event()
         pipes = [BoundedPipe(self._max_output_bytes, output_full) for _ in range(2)]
-        snippets, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        snippets.setblocking(False)
-        process = self._process = _SessionProcess(handle, box, pipes, output_full, snippets)
-        with remote:
-            request = self._engine.complete_request(box, self._spec, {"task": "session"})
+        snippet_socket, box_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        snippet_socket.setblocking(False)
+        process = self._process = _SessionProcess(handle, box, pipes, output_full, snippet_socket)
+        with box_end:
+            request = self._engine.complete_request(box, self._spec, {"action": "session"})
             limits = self._limits(_MAX_SESSION_S)
-            process.is_unusable = not await start_program(box, request, limits, pipes, channel=remote.fileno())
+            process.is_unusable = not await start_program(box, request, limits, pipes, channel=box_end.fileno())
         process.exit_task = asyncio.ensure_future(receive_event(box, "ended"))
         return process
 
@@ -257,7 +257,7 @@ class PythonSession:
         process, self._process = self._process, None
         if process is None:
             return
-        process.snippets.close()
+        process.snippet_socket.close()
         for pipe in process.pipes:
             pipe.close()
         if process.exit_task is not None:
@@ -271,7 +271,7 @@ class PythonSession:
 
 
 async def _run_snippet(process: _SessionProcess, code: str, limits: BoxLimits) -> SandboxExecResult:
-    """Resume the process, run one snippet and pause the process; mark it unusable if it had to be killed."""
+    """Resume the process, run one snippet and pause the process; if it had to be killed, mark it unusable."""
     box = process.box
     usage_before = box_usage(box)
     send_command(box, "resume")
@@ -291,13 +291,13 @@ async def _run_snippet(process: _SessionProcess, code: str, limits: BoxLimits) -
 async def _wait_for_snippet(
     process: _SessionProcess, code: str, limits: BoxLimits, usage_before: Usage
 ) -> tuple[SandboxErrorKind | None, ExitEvent | None]:
-    """Return the limit that the snippet exceeded (or None), and the exit event of the process.
+    """Run a snippet; return the limit that it exceeded (or None), and the exit event of the process.
 
     If the snippet ended and the process continues, the event describes the snippet as if it were a process.
     """
     assert process.exit_task is not None
-    reply = asyncio.ensure_future(_exchange(process.snippets, code))
-    end_tasks: set[asyncio.Task[Any]] = {process.exit_task, reply}
+    reply_task = asyncio.ensure_future(_send_snippet(process.snippet_socket, code))
+    end_tasks: set[asyncio.Task[Any]] = {process.exit_task, reply_task}
     try:
         exceeded = await wait_for_end_or_limit(end_tasks, process.box, process.output_full, limits, usage_before)
         if exceeded is SandboxErrorKind.TIMEOUT:
@@ -305,23 +305,23 @@ async def _wait_for_snippet(
             await asyncio.wait(end_tasks, timeout=INTERRUPT_GRACE_S, return_when=asyncio.FIRST_COMPLETED)
         if process.output_full.is_set():
             exceeded = SandboxErrorKind.OUTPUT
-        is_reusable = exceeded in (None, SandboxErrorKind.TIMEOUT)
-        if is_reusable and reply.done() and (answer := reply.result()) is not None:
+        can_continue = exceeded in (None, SandboxErrorKind.TIMEOUT)
+        if can_continue and reply_task.done() and (reply := reply_task.result()) is not None:
             cpu_s = box_usage(process.box).since(usage_before).cpu_s or 0.0
-            return exceeded, {"status": 0 if answer == b"done" else _EXIT_STATUS_1, "cpu_s": cpu_s, "peak_kib": 0}
+            return exceeded, {"status": 0 if reply == b"done" else _EXIT_STATUS_1, "cpu_s": cpu_s, "peak_kib": 0}
         process.is_unusable = True
         return exceeded, await stop_program(process.box, process.exit_task)
     finally:
-        reply.cancel()
+        reply_task.cancel()
 
 
-async def _exchange(snippets: socket.socket, code: str) -> bytes | None:
-    """Send a snippet and return its result, `done` or `failed`; None if the process has exited."""
+async def _send_snippet(snippet_socket: socket.socket, code: str) -> bytes | None:
+    """Send a snippet and wait for its reply, `done` or `failed`; None if the process has exited."""
     token = secrets.token_hex(8).encode()
     try:
         with sealed_file(code.encode(errors="replace")) as source:
-            socket.send_fds(snippets, [token], [source])
-        while reply := await asyncio.get_running_loop().sock_recv(snippets, 64):
+            socket.send_fds(snippet_socket, [token], [source])
+        while reply := await asyncio.get_running_loop().sock_recv(snippet_socket, 64):
             if reply.startswith(token):  # any other reply is forged by the program
                 return reply.removeprefix(token)
         return None
@@ -330,10 +330,10 @@ async def _exchange(snippets: socket.socket, code: str) -> bytes | None:
 
 
 def require_isolation(config: Any) -> bool:
-    """Check at start-up of a server that programs can be isolated; return whether they are.
+    """Check that programs can be isolated, when a server starts; return whether they can.
 
-    `config` is the server's config or a mapping. The result is False only if this machine cannot isolate programs and
-    `config` sets `allow_unsandboxed: true`.
+    `config` is the server's config or a mapping. If it sets `allow_unsandboxed: true`, a machine that cannot isolate
+    programs is no error, and the result is False.
 
     Raises:
         SandboxUnsupportedError: this machine cannot isolate programs and `allow_unsandboxed` is not set.
@@ -341,7 +341,7 @@ def require_isolation(config: Any) -> bool:
     allowed = config.get(ALLOW_KEY) if isinstance(config, Mapping) else getattr(config, ALLOW_KEY, None)
     isolation = probe()
     if allowed is not True:
-        isolation.require(f"set `{ALLOW_KEY}: true` in the server's config: no isolation, your permissions")
+        isolation.require(f"set `{ALLOW_KEY}: true` in the server's config to run them without isolation")
     return isolation.available
 
 

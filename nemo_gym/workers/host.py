@@ -39,6 +39,7 @@ def encode_line(message: Any) -> bytes:
 
 def serve(control: socket.socket, function: Function, cpu_seconds: float, memory_bytes: int) -> None:
     """Fork workers on request and reap them until the parent closes `control`, then kill the remaining workers."""
+    # When a worker ends, Python writes to the wakeup socket, so that `select` returns; the handler itself does nothing.
     wake_read, wake_write = socket.socketpair()
     wake_read.setblocking(False)
     wake_write.setblocking(False)
@@ -68,17 +69,17 @@ def serve(control: socket.socket, function: Function, cpu_seconds: float, memory
 
 
 def _reap(workers: dict[int, socket.socket]) -> None:
-    """Report the exit status of every worker that has ended on its socket, and remove the worker."""
+    """For every worker that has ended, send its exit status on its socket and remove it from `workers`."""
     while workers:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             return
-        with workers.pop(pid) as channel, suppress(OSError):  # the parent has closed its end
+        with workers.pop(pid) as channel, suppress(OSError):  # the parent may have closed its end
             channel.sendall(encode_line({"exit": os.waitstatus_to_exitcode(status)}))
 
 
 def _run_worker(channel: socket.socket, function: Function, cpu_seconds: float, memory_bytes: int) -> NoReturn:
-    """Run a worker in a forked process: drop privileges, answer calls, exit."""
+    """Run a worker in a forked process: drop privileges, answer calls, exit without returning."""
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -92,7 +93,7 @@ def _run_worker(channel: socket.socket, function: Function, cpu_seconds: float, 
 
 
 def _drop_privileges(memory_bytes: int) -> None:
-    """Drop privileges that the function does not need (defence in depth; not a sandbox)."""
+    """Limit memory and drop privileges that the function does not need (defence in depth; not a sandbox)."""
     exit_with_parent()
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "prctl"):
@@ -123,9 +124,10 @@ _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 def _deny_event(event: str, arguments: tuple[Any, ...]) -> None:
-    """Raise PermissionError for audit events of writing files, networking and processes: a Python audit hook."""
+    """Raise PermissionError if an event of Python's audit hook writes files, uses the network or starts processes."""
     if event == "open":
-        if isinstance(arguments[2], int) and arguments[2] & _WRITE_FLAGS:
+        flags = arguments[2]
+        if isinstance(flags, int) and flags & _WRITE_FLAGS:
             raise PermissionError("a worker may not write files")
     elif event.startswith(_FORBIDDEN_EVENTS) and event not in _IMPORT_EVENTS:
         raise PermissionError(f"a worker may not call {event}")
@@ -147,7 +149,7 @@ def _answer_calls(channel: socket.socket, function: Function, cpu_seconds: float
 
 
 def _call(function: Function, payload: bytes) -> tuple[bytes, bool]:
-    """Call the function; return the reply and True if the call failed."""
+    """Call the function; return the reply and whether the call failed."""
     try:
         return encode_line({"value": function(json.loads(payload))}), False
     except MemoryError:
@@ -158,7 +160,7 @@ def _call(function: Function, payload: bytes) -> tuple[bytes, bool]:
 
 
 def main() -> None:
-    """Import the function, call `prepare()` of its module if it exists, then fork workers on request."""
+    """Import the function, call `prepare()` of its module if there is one, then fork workers on request."""
     target, cpu_seconds, memory_bytes = sys.argv[1:4]
     sys.dont_write_bytecode = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -6,13 +6,7 @@ from typing import Any, Self
 
 from nemo_gym.errors import EnvFailed
 from nemo_gym.grading.extraction import strip_reasoning
-from nemo_gym.grading.math import (
-    MAX_QUESTION,
-    NeedsSymbols,
-    compare_math,
-    extract_math_answer,
-    raise_needs_symbols,
-)
+from nemo_gym.grading.math import MAX_QUESTION, NeedsSymbols, compare_math, extract_math_answer, raise_needs_symbols
 from nemo_gym.grading.result_types import ExtractedAnswer, NoAnswer, Verdict, VerdictKind, no_answer_verdict
 from nemo_gym.workers.pool import WorkerFailure, WorkerPool, WorkerReply
 
@@ -72,7 +66,7 @@ class MathVerifier:
         if verdict is not None:
             return verdict
         reply = self.pool.run(self._payload(answer, gold, question))
-        return self._cache_verdict(answer, gold, question, reply)
+        return self._verdict_from_reply(answer, gold, question, reply)
 
     async def compare_async(self, answer: str, gold: str, *, question: str | None = None) -> Verdict:
         """Run `compare` without blocking the event loop."""
@@ -80,7 +74,7 @@ class MathVerifier:
         if verdict is not None:
             return verdict
         reply = await self.pool.run_async(self._payload(answer, gold, question))
-        return self._cache_verdict(answer, gold, question, reply)
+        return self._verdict_from_reply(answer, gold, question, reply)
 
     def close(self) -> None:
         """Stop the worker processes."""
@@ -100,8 +94,8 @@ class MathVerifier:
         question_start = None if question is None else question[:MAX_QUESTION]
         return {"answer": answer, "gold": gold, "question": question_start}
 
-    def _cache_verdict(self, answer: str, gold: str, question: str | None, reply: WorkerReply) -> Verdict:
-        """Return the verdict of a worker's reply and cache it; a failed call is undecided and not cached."""
+    def _verdict_from_reply(self, answer: str, gold: str, question: str | None, reply: WorkerReply) -> Verdict:
+        """Convert a worker's reply to a verdict and cache it; a failed call is undecided and not cached."""
         if isinstance(reply, WorkerFailure):
             return Verdict(VerdictKind.UNDECIDED, answer, "symbolic", f"{reply.kind}: {reply.reason}")
         value = reply.value

@@ -61,8 +61,8 @@ WorkerReply: TypeAlias = WorkerResult | WorkerFailure
 
 
 @dataclass(frozen=True)
-class WorkerLimits:
-    """The function ("module:function"), the number of workers and the limits of one call."""
+class PoolSettings:
+    """The function ("module:function"), the number of workers, the limits of one call and the length of the queue."""
 
     function: str
     size: int
@@ -90,12 +90,12 @@ class WorkerPool:
         max_queued: int = 20_000,
     ) -> None:
         size = size or max(1, min(os.cpu_count() or 1, MAX_WORKERS))
-        self.limits = WorkerLimits(function, size, cpu_seconds, wall_seconds, memory_bytes, max_queued)
+        self.settings = PoolSettings(function, size, cpu_seconds, wall_seconds, memory_bytes, max_queued)
         self._use_new_dispatcher()
         _POOLS.add(self)
 
     def _use_new_dispatcher(self) -> None:
-        self._dispatcher = _Dispatcher(self.limits)
+        self._dispatcher = _Dispatcher(self.settings)
         self._finalizer = weakref.finalize(self, _close_in_background, self._dispatcher)
         self._finalizer.atexit = False
 
@@ -138,8 +138,8 @@ _QueuedCall: TypeAlias = tuple[bytes, Future[WorkerReply]]
 class _Dispatcher:
     """The queue, slot threads and host of a pool. Has no reference to the pool, so that it can be garbage-collected."""
 
-    def __init__(self, limits: WorkerLimits) -> None:
-        self._limits = limits
+    def __init__(self, settings: PoolSettings) -> None:
+        self._settings = settings
         self._lock = threading.Lock()
         self._queue: SimpleQueue[_QueuedCall | None] = SimpleQueue()
         self._idle_slots = threading.Semaphore(0)
@@ -149,16 +149,16 @@ class _Dispatcher:
         self._closed = False
 
     def submit(self, payload: bytes) -> "Future[WorkerReply]":
-        """Queue a call; start another slot thread if no slot is idle and there are fewer than `size`."""
+        """Queue a call; start another slot thread if none is idle and fewer than `size` exist."""
         future: Future[WorkerReply] = Future()
         with self._lock:
             if self._closed:
                 raise self._failure("the worker pool is closed")
-            if self._queue.qsize() >= self._limits.max_queued:
-                raise self._failure(f"{self._limits.max_queued:,} calls are queued already")
+            if self._queue.qsize() >= self._settings.max_queued:
+                raise self._failure(f"{self._settings.max_queued:,} calls are queued already")
             self._queue.put((payload, future))
-            if not self._idle_slots.acquire(blocking=False) and len(self._threads) < self._limits.size:
-                name = f"workers:{self._limits.function}:{len(self._threads)}"
+            if not self._idle_slots.acquire(blocking=False) and len(self._threads) < self._settings.size:
+                name = f"workers:{self._settings.function}:{len(self._threads)}"
                 self._threads.append(threading.Thread(target=self._run_slot, name=name, daemon=True))
                 self._threads[-1].start()
         return future
@@ -171,7 +171,7 @@ class _Dispatcher:
         for _ in self._threads:
             self._queue.put(None)
         if host is not None:
-            host.kill(grace=END_SECONDS)
+            host.stop(grace=END_SECONDS)
         for thread in self._threads:
             thread.join()
 
@@ -183,7 +183,7 @@ class _Dispatcher:
             self._host.control.close()
 
     def _failure(self, problem: str) -> EnvFailed:
-        return EnvFailed(problem, where=self._limits.function)
+        return EnvFailed(problem, where=self._settings.function)
 
     def _run_slot(self) -> None:
         """Perform queued calls with one worker until the dispatcher is closed: the main function of a slot thread."""
@@ -211,11 +211,11 @@ class _Dispatcher:
             return self._queue.get()
 
     def _perform(self, worker: "_Worker | None", payload: bytes) -> "tuple[_Worker | None, WorkerReply]":
-        """Return the worker, or None if it cannot take another call, and the reply to a call."""
+        """Make a call; return the worker (None if it cannot take another call) and the reply."""
         reason = ""
         for _ in range(MAX_ATTEMPTS):
             worker = worker or self._start_worker()
-            reply = worker.call(payload, self._limits.wall_seconds)
+            reply = worker.call(payload, self._settings.wall_seconds)
             if "value" in reply and worker.calls < CALLS_PER_WORKER:
                 return worker, WorkerResult(reply["value"])
             worker.channel.close()
@@ -225,7 +225,7 @@ class _Dispatcher:
             if "failure" in reply:
                 return None, WorkerFailure(reply["failure"], reply["reason"])
             if reply["exit"] == -signal.SIGPROF:
-                return None, WorkerFailure("time", f"more than {self._limits.cpu_seconds:g} s of CPU time")
+                return None, WorkerFailure("time", f"more than {self._settings.cpu_seconds:g} s of CPU time")
             reason = f"the worker ended with status {reply['exit']}"
         return None, WorkerFailure("crash", reason)
 
@@ -236,20 +236,21 @@ class _Dispatcher:
             with self._lock:
                 if self._closed:
                     raise self._failure("the worker pool was closed")
-                host = self._host = self._host or _WorkerHost(self._limits)
+                host = self._host = self._host or _WorkerHost(self._settings)
                 worker = _Worker(host.fork_worker())
                 self._channels.add(worker.channel)
             if worker.wait_until_ready():
                 return worker
             worker.channel.close()
             with self._lock:
-                self._host = None if self._host is host else self._host
-            problem = host.kill()
-        raise self._failure(f"no worker becomes ready: {problem}")
+                if self._host is host:  # another slot may have replaced it
+                    self._host = None
+            problem = host.stop()
+        raise self._failure(f"no worker could be started: {problem}")
 
 
 class _Worker:
-    """The slot's connection to one worker process."""
+    """The connection of a slot to its worker process."""
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
@@ -258,7 +259,7 @@ class _Worker:
         self._received = b""
 
     def wait_until_ready(self) -> bool:
-        """Return True when the worker is ready; False if it or its host exits, or after START_SECONDS."""
+        """Wait until the worker is ready; return False if it or its host exits, or after START_SECONDS."""
         try:
             self.channel.settimeout(START_SECONDS)
             self._pid = self._receive().get("pid", 0)
@@ -280,7 +281,7 @@ class _Worker:
             return {"failure": "time", "reason": f"more than {seconds:g} s"}
 
     def _receive(self) -> dict[str, Any]:
-        """Read one message; return `{"exit": None}` at end of file, when the host and its workers have exited."""
+        """Read one message; return `{"exit": None}` if the host has exited, or the message is incomplete."""
         while not self._received.endswith(b"\n"):
             try:
                 chunk = self.channel.recv(1 << 16)
@@ -299,12 +300,12 @@ class _Worker:
 class _WorkerHost:
     """The process that forks workers."""
 
-    def __init__(self, limits: WorkerLimits) -> None:
+    def __init__(self, settings: PoolSettings) -> None:
         self.control, host_end = socket.socketpair()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `kill` closes it
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `stop` closes it
         self._problem = ""
         self._lock = threading.Lock()
-        arguments = [limits.function, str(limits.cpu_seconds), str(limits.memory_bytes)]
+        arguments = [settings.function, str(settings.cpu_seconds), str(settings.memory_bytes)]
         with host_end:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "nemo_gym.workers.host", *arguments],  # -P: import nothing from the cwd
@@ -327,10 +328,10 @@ class _WorkerHost:
             socket.send_fds(self.control, [b"F"], [worker_end.fileno()])
         return slot_end
 
-    def kill(self, grace: float = 0.2) -> str:
-        """Stop the host and its workers; return the last line that it wrote to stderr, else its exit status.
+    def stop(self, grace: float = 0.2) -> str:
+        """Stop the host and its workers; return the last line that the host wrote to stderr, else its exit status.
 
-        The host is killed after `grace` seconds; one that cannot import the function exits earlier, with an error.
+        The host has `grace` seconds to exit, then it is killed.
         """
         with self._lock:  # several slots may call this at the same time
             self.control.close()
@@ -355,9 +356,9 @@ def _close_in_background(dispatcher: _Dispatcher) -> None:
 _POOLS: "weakref.WeakSet[WorkerPool]" = weakref.WeakSet()
 
 
-def _reset_pools() -> None:
+def _reset_pools_after_fork() -> None:
     for pool in _POOLS:
         pool.reset_after_fork()
 
 
-os.register_at_fork(after_in_child=_reset_pools)
+os.register_at_fork(after_in_child=_reset_pools_after_fork)

@@ -1,8 +1,8 @@
 """Compare two LaTeX expressions with math-verify. Runs only in worker processes.
 
-Two expressions are equal only if their values agree at sample points and math-verify finds them equal. Forms that
-math-verify reads leniently (a percentage equal to its number, values equal after rounding) are handled before, by
-`grading`, which compares structure and numbers first.
+Two expressions are equal only if their values agree at sample points and math-verify finds them equal. math-verify is
+too lenient with some forms (a percentage equals its number, values are equal after rounding); `grading` handles these
+before, by comparing structure and numbers.
 """
 
 import logging
@@ -33,7 +33,7 @@ _WARM_UP_PAIRS = (
     (r"x \le 3", r"2x<5"),
     ("3+4i", "a_1-b^{-2}"),
 )
-"""Expressions that the host parses once, because parsers build tables on first use, which forked workers share."""
+"""Expressions that the host compares once: the parsers build tables on first use, which forked workers then share."""
 
 
 def prepare() -> None:
@@ -50,7 +50,7 @@ def compare(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def are_equal(answer: str, gold: str) -> bool:
-    """Return True if `answer` and `gold` are the same expression, equation or inequality."""
+    """Return True if `answer` and `gold` are the same expression, equation or inequality; a decimal may be rounded."""
     expected = parse_latex(gold, "the expected answer")
     actual = parse_latex(answer, "the answer")
     if isinstance(expected, Relational) or isinstance(actual, Relational):
@@ -72,7 +72,7 @@ def parse_latex(latex: str, subject: str) -> Any:
     """Return the sympy form of an expression, equation or inequality.
 
     Raises:
-        UnreadableExpression: the text cannot be parsed as one; the message names it by `subject`.
+        UnreadableExpression: the text cannot be parsed; the message begins with `subject`.
     """
     parsed = _parse(latex) if len(latex) <= MAX_LENGTH else None
     if not isinstance(parsed, sympy.Expr | Relational) or parsed in (sympy.nan, sympy.zoo):
@@ -103,7 +103,7 @@ def _extraction_config() -> Any:
 def _with_real_symbols(expression: Any) -> Any:
     """Replace `i` by the imaginary unit and every other symbol by a real symbol of the same name.
 
-    Then two parsed expressions can be compared. Returns None if `expression` has no attribute `free_symbols`.
+    Then two parsed expressions can be compared. Returns None for anything without `free_symbols`.
     """
     if not hasattr(expression, "free_symbols"):
         return None
@@ -119,8 +119,8 @@ def _agree_at_sample_points(actual: Any, expected: Any) -> bool:
     generator = random.Random(20)  # the same points every time
     for _ in range(_SAMPLE_POINTS if names else 1):
         point = {name: sympy.Rational(generator.randint(20, 300), 97) for name in names}
-        one, other = _value_at(actual, point), _value_at(expected, point)
-        if one is not None and other is not None and abs(one - other) > tolerance * (abs(one) + abs(other)):
+        left, right = _value_at(actual, point), _value_at(expected, point)
+        if left is not None and right is not None and abs(left - right) > tolerance * (abs(left) + abs(right)):
             return False
     return True
 
@@ -147,20 +147,21 @@ def _rounds_to(expression: Any, literal: str) -> bool:
 
 
 def _is_same_relation(actual: Any, expected: Any) -> bool:
-    """Return True if two equations or inequalities are the same up to a constant factor."""
-    if not all(isinstance(relation, Relational) for relation in (actual, expected)):
+    """Return True if both are equations or inequalities and the same up to a constant factor."""
+    if not (isinstance(actual, Relational) and isinstance(expected, Relational)):
         return False
     (left, kind), (expected_left, expected_kind) = _one_sided(actual), _one_sided(expected)
     if kind is not expected_kind or {s.name for s in left.free_symbols} != {s.name for s in expected_left.free_symbols}:
         return False
     ratio = sympy.simplify(left / expected_left)
-    if ratio.free_symbols or not ratio.is_finite or ratio.is_zero is not False:
+    if ratio.free_symbols or not ratio.is_finite or ratio.is_zero is not False:  # `is_zero` is None if unknown
         return False
+    # A negative factor reverses an inequality.
     return kind in (sympy.Equality, sympy.Unequality) or bool(ratio.is_positive)
 
 
 def _one_sided(relation: Any) -> tuple[Any, Any]:
-    """Return `a < b` as `(a - b, <)` and `a > b` as `(b - a, <)`; likewise for the other relations."""
+    """Move all terms to one side: return `a < b` as `(a - b, <)`, `a > b` as `(b - a, <)`, `a = b` as `(a - b, =)`."""
     flipped = {sympy.StrictGreaterThan: sympy.StrictLessThan, sympy.GreaterThan: sympy.LessThan}
     kind = type(relation)
     difference = (relation.lhs - relation.rhs).doit()

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.metrics.intervals import ClusteredMean, Mean, t95, wilson_interval
+from nemo_gym.metrics.intervals import ClusteredMean, MeanWithInterval, t95, wilson_interval
 
 VALUES = st.lists(st.tuples(st.integers(0, 5), st.floats(-10, 10)), min_size=1, max_size=40)
 
 
-def clustered_mean(pairs: Iterable[tuple[object, float]]) -> Mean | None:
+def clustered_mean(pairs: Iterable[tuple[object, float]]) -> MeanWithInterval | None:
     return ClusteredMean(pairs).mean()
 
 

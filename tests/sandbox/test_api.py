@@ -1,5 +1,6 @@
 """The sandbox API on a provider in memory."""
 
+import contextlib
 import threading
 from collections.abc import Iterator
 
@@ -136,6 +137,19 @@ async def test_connect_refuses_a_sandbox_of_another_provider():
     """Its id means nothing to this engine."""
     with pytest.raises(SandboxError, match="belongs to docker, not memory"):
         await AsyncSandbox.connect(Memory(), {"provider_name": "docker", "sandbox_id": "0"})
+
+
+@pytest.mark.parametrize("sandbox_id", ["0", "unknown"])
+def test_a_connected_blocking_sandbox_closes_the_provider_it_created(monkeypatch, sandbox_id):
+    """`stop` and a failed `connect` are the last chance to release the provider's connections."""
+    provider = Memory()
+    provider.open["0"] = SandboxSpec()
+    monkeypatch.setitem(registry._registered, "memory", lambda: provider)
+
+    with contextlib.suppress(SandboxError):
+        Sandbox.connect({"memory": {}}, {"provider_name": "memory", "sandbox_id": sandbox_id}).stop()
+
+    assert provider.closed
 
 
 def threads_left(before: set[threading.Thread]) -> list[threading.Thread]:

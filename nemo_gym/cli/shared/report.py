@@ -20,7 +20,7 @@ from nemo_gym.config.overrides import mask_word
 from nemo_gym.config.secret_text import MASK
 from nemo_gym.errors import GymError
 from nemo_gym.exporters import export_metrics, export_rollouts, setup_exporters, teardown_exporters
-from nemo_gym.metrics.intervals import ClusteredMean, Mean
+from nemo_gym.metrics.intervals import ClusteredMean, MeanWithInterval
 from nemo_gym.rollouts.plan import PlanSummary
 from nemo_gym.rollouts.run_files import (
     aggregate_metrics_path_for,
@@ -86,7 +86,7 @@ class Report:
             return INTERRUPTED
         return INCOMPLETE if self.missing else COMPLETE
 
-    def mean(self) -> Mean | None:
+    def mean(self) -> MeanWithInterval | None:
         """Return the mean reward of the whole run; a resumed run reads the earlier rewards from the output."""
         if not self.plan.finished:
             return self.progress.compute_mean()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_PHASES_KEY, NG_SECONDS_KEY, TASK_INDEX_KEY_NAME
-from nemo_gym.metrics.intervals import ClusteredMean, Mean
+from nemo_gym.metrics.intervals import ClusteredMean, MeanWithInterval
 from nemo_gym.rollouts.collect import InFlight
 from nemo_gym.rollouts.outcome import (
     CancelledRollout,
@@ -134,7 +134,7 @@ class Progress:
         self._clock = clock
         self._on_first_failure = on_first_failure
         self.rate, self.token_rate, self._latest_rate = Rate(), Rate(), Rate(LATEST_RATE_SECONDS)
-        self._mean: Mean | None = None
+        self._mean: MeanWithInterval | None = None
         self._next_mean_at = 0.0
         self._all_sent_at: float | None = None
 
@@ -227,12 +227,12 @@ class Progress:
             return None
         return max(0, self.plan.to_run - self.tally.total - len(self.in_flight))
 
-    def compute_mean(self) -> Mean | None:
+    def compute_mean(self) -> MeanWithInterval | None:
         """Compute the mean reward with its interval."""
         self._merge_new_rewards()
         return self._rewards.mean()
 
-    def mean(self) -> Mean | None:
+    def mean(self) -> MeanWithInterval | None:
         """Return the mean reward with its interval; cached for a while, because computing it visits every task."""
         start = self._clock()
         if start >= self._next_mean_at:

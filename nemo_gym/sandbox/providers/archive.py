@@ -18,10 +18,10 @@ from nemo_gym.sandbox.spec import SandboxCreateError, SandboxError, SandboxHandl
 
 MAX_ENTRIES = 100_000
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_MODE = 0o755
-"""Permissions of unpacked entries: not setuid and not writable by other users."""
+"""All permissions that an unpacked entry may have: not setuid and not writable by other users."""
 
 
 class ArchiveProvider(SandboxProvider):
@@ -31,7 +31,7 @@ class ArchiveProvider(SandboxProvider):
 
     @abstractmethod
     async def _send_archive(self, handle: SandboxHandle, packed: IO[bytes], operation: str) -> None:
-        """Unpack a tar archive at the root of the sandbox; `operation` is its description in error messages."""
+        """Unpack a tar archive at the root of the sandbox; error messages call this operation `operation`."""
 
     @abstractmethod
     async def _receive_archive(self, handle: SandboxHandle, origin: str, packed: IO[bytes]) -> bool:
@@ -39,7 +39,7 @@ class ArchiveProvider(SandboxProvider):
 
     @abstractmethod
     def _workdir(self, handle: SandboxHandle) -> str | None:
-        """Return the working directory, to which relative paths are resolved."""
+        """Return the working directory of the sandbox, to which paths are relative."""
 
     async def upload(self, handle: SandboxHandle, source: Path, target: str) -> None:
         target = path_inside(target, self._workdir(handle))
@@ -54,16 +54,15 @@ class ArchiveProvider(SandboxProvider):
             await asyncio.to_thread(unpack, packed, origin, Path(target), max_bytes=self.max_transfer_bytes)
 
     async def _write_spec_files(self, handle: SandboxHandle, spec: SandboxSpec) -> None:
-        """Write the spec's files into a new sandbox; remove the sandbox on failure."""
+        """Write the spec's files into a new sandbox; on failure remove the sandbox and raise."""
         try:
             if spec.files:
                 await self._upload_files(handle, spec.files, "writing the spec's files")
         except BaseException as error:
             await asyncio.shield(self.close(handle))
             if isinstance(error, SandboxError | OSError):
-                raise SandboxCreateError(
-                    f"a file of the spec could not be written: {error}", where=handle.sandbox_id
-                ) from error
+                problem = f"a file of the spec could not be written: {error}"
+                raise SandboxCreateError(problem, where=handle.sandbox_id) from error
             raise
 
     async def _upload_files(
@@ -115,7 +114,7 @@ def _without_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def unpack(stream: IO[bytes], source: str, target: Path, *, max_bytes: int) -> None:
-    """Write the tar archive that the engine made of `source` to `target`: one file, or a directory's contents.
+    """Extract the tar archive that the engine made of `source` to `target`: one file, or a directory's contents.
 
     Programs in the sandbox choose the names, links and sizes, so entries are written relative to open folder
     descriptors without following links: no name and no link can lead outside `target`. Absolute names, `..`, links
@@ -152,34 +151,35 @@ def _unpack_entries(archive: tarfile.TarFile, source: str, target: Path, max_byt
 
 
 def _write_entry(archive: tarfile.TarFile, entry: tarfile.TarInfo, root: str, source: str, target: Path) -> None:
-    """Write one entry below `target`; reject entries that are neither files, folders nor links inside it."""
+    """Write one entry below `target`; reject it if it is neither a file nor a folder nor a link that stays inside."""
     *parents, name = _parts_below(entry.name, root, source) or (".",)
     if entry.isdir():
-        with _open_folder(target, (*parents, name), source):
+        with _open_folder(target, (*parents, name), source):  # creates the folder
             return
     with _open_folder(target, parents, source) as folder:
         if entry.isreg():
             content = archive.extractfile(entry)
             assert content is not None
             _remove_existing(folder, name)
-            with os.fdopen(os.open(name, _NEW_FILE, entry.mode & _MAX_MODE | 0o600, dir_fd=folder), "wb") as file:
+            mode = entry.mode & _MAX_MODE | 0o600  # always readable and writable by the owner
+            with os.fdopen(os.open(name, _NEW_FILE_FLAGS, mode, dir_fd=folder), "wb") as file:
                 shutil.copyfileobj(content, file)
         elif entry.issym() and _stays_inside(entry.linkname, len(parents)):
             _remove_existing(folder, name)
             os.symlink(entry.linkname, name, dir_fd=folder)
-        elif entry.islnk():
-            *other_parents, original = _parts_below(entry.linkname, root, source) or (".",)
-            with _open_folder(target, other_parents, source) as other:
-                if not stat.S_ISREG(os.stat(original, dir_fd=other, follow_symlinks=False).st_mode):
+        elif entry.islnk():  # a hard link
+            *original_parents, original = _parts_below(entry.linkname, root, source) or (".",)
+            with _open_folder(target, original_parents, source) as original_folder:
+                if not stat.S_ISREG(os.stat(original, dir_fd=original_folder, follow_symlinks=False).st_mode):
                     raise _rejected_entry(entry.name, source)
                 _remove_existing(folder, name)
-                os.link(original, name, src_dir_fd=other, dst_dir_fd=folder, follow_symlinks=False)
+                os.link(original, name, src_dir_fd=original_folder, dst_dir_fd=folder, follow_symlinks=False)
         else:
             raise _rejected_entry(entry.name, source)
 
 
 def _parts_below(name: str, root: str, source: str) -> tuple[str, ...]:
-    """Return the parts of an entry's name relative to `root`, the name of the downloaded directory in the archive."""
+    """Return the parts of a name below `root`, the downloaded directory; raise SandboxError if it is not below."""
     try:
         parts = PurePosixPath(name).relative_to(root or ".").parts
     except ValueError:
@@ -191,14 +191,14 @@ def _parts_below(name: str, root: str, source: str) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _open_folder(target: Path, parts: Sequence[str], source: str) -> Iterator[int]:
-    """Open a folder below `target` without following links; create missing folders."""
+    """Open the folder `target`/`parts` without following links below `target`; create missing folders."""
     descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(part, _MAX_MODE, dir_fd=descriptor)
             try:
-                child = os.open(part, _FOLDER, dir_fd=descriptor)
+                child = os.open(part, _FOLDER_FLAGS, dir_fd=descriptor)
             except NotADirectoryError:
                 raise _rejected_entry("/".join(parts), source) from None
             os.close(descriptor)
@@ -224,11 +224,12 @@ def _remove_existing(folder: int, name: str) -> None:
 
 
 def _rejected_entry(name: str, source: str) -> SandboxError:
-    return SandboxError(f"rejected an archive entry outside the target: {name!r}", where=source)
+    problem = "rejected an archive entry that is outside the target, or neither file, folder nor link"
+    return SandboxError(f"{problem}: {name!r}", where=source)
 
 
 def _write_single_file(archive: tarfile.TarFile, entry: tarfile.TarInfo, source: str, target: Path) -> None:
-    """Write the only file of an archive to `target`."""
+    """Write the first entry of an archive, which must be a file, to `target`."""
     content = archive.extractfile(entry) if entry.isreg() else None
     if content is None:
         raise SandboxError("only files and directories can be downloaded", where=source)

@@ -22,7 +22,7 @@ __all__ = ["SandboxCreateError", "SandboxExecResult", "SandboxProvider", "Sandbo
 
 
 class SandboxProvider(ABC):
-    """The interface of a sandbox engine; every method takes the handle of a sandbox.
+    """The interface of a sandbox engine; methods take the handle that `create` or `connect` has returned.
 
     Every method is bounded in time: `create` by the spec's `ready_timeout_s`, `exec` by its `timeout_s`, the others by
     the provider's operation timeout. `close` may be called for a sandbox that has already ended.

@@ -55,13 +55,13 @@ class BoundedOutput:
             self.size += self.file.write(chunk[:remaining])
 
     def text(self) -> str:
-        """Return the bytes kept in memory as text; invalid UTF-8 becomes replacement characters."""
+        """Return the bytes as text, with replacement characters for invalid UTF-8; empty if they are in a file."""
         return self.file.getvalue().decode("utf-8", errors="replace") if isinstance(self.file, io.BytesIO) else ""
 
 
 @dataclass(frozen=True)
 class FinishedProcess:
-    """The exit status and output of a process. `return_code` is None after a timeout."""
+    """The exit status (None after a timeout) and the output of a process; `is_cut` is set if output was dropped."""
 
     return_code: int | None
     stdout: str
@@ -120,7 +120,7 @@ async def run_process(
 
 
 async def _kill_group(process: asyncio.subprocess.Process, readers: "asyncio.Future[tuple[None, None]]") -> None:
-    """Kill the group, reap its leader and close the pipes, in bounded time."""
+    """Kill the process group, read its remaining output, reap its leader and close the pipes, in bounded time."""
     signal_group(process.pid, signal.SIGKILL)
     # The output already in the pipes may hold the process id of the command, which is needed to kill the command.
     with contextlib.suppress(TimeoutError, asyncio.CancelledError):
@@ -172,6 +172,7 @@ class CommandLineProvider(ArchiveProvider):
         """Return the arguments of the command that writes an archive of `path` in a sandbox to stdout."""
 
     async def create(self, spec: SandboxSpec) -> SandboxHandle:
+        """Create a sandbox named after the run, and write the spec's files into it."""
         image = spec.image or self.image
         if not image:
             raise SandboxCreateError("an image is required", where=self.name, fix="set SandboxSpec(image=…)")
@@ -189,7 +190,7 @@ class CommandLineProvider(ArchiveProvider):
         return handle
 
     async def _run_create_command(self, argv: Sequence[str], spec: SandboxSpec, environ: Mapping[str, str]) -> None:
-        """Run the command that creates a sandbox; any failure raises SandboxCreateError."""
+        """Run the command that creates a sandbox; raise SandboxCreateError if it fails or times out."""
         timeout_s = spec.ready_timeout_s or DEFAULT_READY_TIMEOUT_S
         location = f"{self.name} {spec.image}"
         try:
@@ -203,6 +204,7 @@ class CommandLineProvider(ArchiveProvider):
             raise SandboxCreateError(finished.last_lines(), where=location)
 
     async def close(self, handle: SandboxHandle) -> None:
+        """Remove the sandbox; ignore an error of the engine, which it reports if the sandbox has already ended."""
         try:
             finished = await self._run(self._remove_command(handle.sandbox_id))
         except SandboxError:
@@ -230,7 +232,7 @@ class CommandLineProvider(ArchiveProvider):
         stderr: BoundedOutput | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> FinishedProcess:
-        """Run one command of the engine; default bounds are `operation_timeout_s` and 1 MiB of output."""
+        """Run one command of the engine, by default with `operation_timeout_s` and up to 1 MiB per output stream."""
         try:
             return await run_process(
                 [self.binary, *argv],
@@ -266,13 +268,13 @@ class CommandLineProvider(ArchiveProvider):
 
 
 def option_arguments(options: Mapping[str, object]) -> list[str]:
-    """Return command-line arguments: True gives a flag, None and False nothing, a list one argument per element."""
+    """Return options as arguments: True gives the name alone, None and False nothing, a list repeats its option."""
     arguments: list[str] = []
     for name, value in options.items():
         if value is True:
             arguments.append(name)
         elif isinstance(value, list):
-            arguments += [part for element in value for part in (name, str(element))]
+            arguments += [argument for element in value for argument in (name, str(element))]
         elif value is not None and value is not False:
             arguments += [name, str(value)]
     return arguments
@@ -284,7 +286,7 @@ def handle_state(handle: SandboxHandle) -> Mapping[str, Any]:
 
 
 def exec_result(finished: FinishedProcess, timeout_s: float, *, stderr: str | None = None) -> SandboxExecResult:
-    """Convert a finished command to the API's result; `stderr` replaces its stderr."""
+    """Convert a finished command to the API's result; `stderr`, if given, replaces its stderr."""
     stderr = finished.stderr if stderr is None else stderr
     if finished.return_code is None:
         note = f"killed after {timeout_s:g} s"

@@ -65,10 +65,8 @@ def create_provider(config: Mapping[str, Any]) -> SandboxProvider:
         ConfigError: the mapping does not have exactly one known provider, or its class rejects the arguments.
     """
     if len(config) != 1:
-        raise ConfigError(
-            f"expected one sandbox provider, found {len(config)}",
-            fix="convert a sandbox block with resolve_provider_config(ref, named_configs)",
-        )
+        fix = "convert a sandbox block with resolve_provider_config(ref, named_configs)"
+        raise ConfigError(f"expected one sandbox provider, found {len(config)}", fix=fix)
     ((name, arguments),) = config.items()
     provider_cls = get_provider_class(name)
     try:

@@ -67,7 +67,7 @@ class Hostile:
 
     def run(self, code: str, *, timeout_s=20.0, cpu_s=None, stdin=b"", argv=None, files=None) -> SandboxExecResult:
         """Run a program, check that nothing of it is left, and return its result."""
-        order = {"task": "program", "code": code} if argv is None else {"task": "command", "argv": argv}
+        order = {"action": "program", "code": code} if argv is None else {"action": "command", "argv": argv}
         result, traces = self.wait(
             self._run({**order, "files": files or {}}, timeout_s=timeout_s, cpu_s=cpu_s, stdin=stdin)
         )

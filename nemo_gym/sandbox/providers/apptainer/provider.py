@@ -88,6 +88,7 @@ class ApptainerProvider(CommandLineProvider):
     async def exec(
         self, handle: SandboxHandle, command: str | Sequence[str], **options: Unpack[ExecOptions]
     ) -> SandboxExecResult:
+        """Run a command in the instance; raise SandboxUnsupportedError for a user that apptainer cannot change to."""
         user = options.get("user")
         if user is not None and not (self.fakeroot and str(user) in ("root", "0")):
             problem = f"apptainer cannot run a command as {user!r}"
@@ -118,7 +119,7 @@ class ApptainerProvider(CommandLineProvider):
         return SandboxStatus.RUNNING if is_running else SandboxStatus.STOPPED
 
     async def endpoint(self, handle: SandboxHandle, port: int) -> SandboxEndpoint:
-        if any(part.startswith("--net") for part in self.start_arguments):
+        if any(argument.startswith("--net") for argument in self.start_arguments):  # not the host's network
             return await super().endpoint(handle, port)
         return SandboxEndpoint(url=f"http://127.0.0.1:{port}")
 
@@ -126,7 +127,7 @@ class ApptainerProvider(CommandLineProvider):
 def _exec_command(name: str, command: Sequence[str], *, cwd: str | None = None) -> list[str]:
     """Return the arguments that run a command in an instance.
 
-    Without a daemon, the processes inside belong to the client's process group and are killed with the client.
+    Because there is no daemon, the command belongs to the client's process group and is killed with the client.
     """
     return ["exec", "--cleanenv", *option_arguments({"--pwd": cwd}), f"instance://{name}", *command]
 

@@ -38,7 +38,7 @@ _STATUS = {
     "dead": SandboxStatus.ERROR,
 }
 
-# Variables that configure the docker client: set in its environment, they would change its behaviour.
+# Variables that would change the behaviour of the docker client if they were set in its environment.
 _CLIENT_VARIABLE = re.compile(r"PATH|HOME|TMPDIR|(DOCKER|BUILDKIT|LD|XDG|SSH|GO)_?.*|.*_proxy", re.IGNORECASE)
 
 # The shell prints its process id before it executes the command, so that the whole process group can be killed.
@@ -95,16 +95,13 @@ class DockerProvider(CommandLineProvider):
     name: ClassVar[str] = "docker"
 
     def __init__(
-        self,
-        *,
-        binary: str = "docker",
-        create: DockerCreateConfig | Mapping[str, Any] | None = None,
-        **options: Any,
+        self, *, binary: str = "docker", create: DockerCreateConfig | Mapping[str, Any] | None = None, **options: Any
     ) -> None:
         super().__init__(binary, **options)
         self.create_config = create if isinstance(create, DockerCreateConfig) else DockerCreateConfig(**(create or {}))
 
     def _create_command(self, name: str, image: str, spec: SandboxSpec) -> tuple[list[str], dict[str, str]]:
+        """Return the arguments of `docker run` and the additional environment of the client."""
         variables, environ = _pass_environment(spec.env)
         labels = sorted({"run": self.run_id, **spec.metadata}.items())
         resources = spec.resources
@@ -115,7 +112,7 @@ class DockerProvider(CommandLineProvider):
             "--label": [f"{LABEL_PREFIX}.{label}={value}" for label, value in labels],
             "--cpus": resources.cpu,
             "--memory": memory,
-            "--memory-swap": memory,
+            "--memory-swap": memory,  # memory and swap together: no swap
             "--storage-opt": None if resources.disk_gib is None else f"size={resources.disk_gib:g}G",
             "--gpus": resources.gpu or None,
             "--workdir": spec.workdir or None,
@@ -143,6 +140,7 @@ class DockerProvider(CommandLineProvider):
     async def exec(
         self, handle: SandboxHandle, command: str | Sequence[str], **options: Unpack[ExecOptions]
     ) -> SandboxExecResult:
+        """Run a command through a shell that prints its process id to stderr, and remove that line from the result."""
         timeout_s = exec_timeout(options)
         mark = f"ng-{secrets.token_hex(8)}"
         variables, environ = _pass_environment(options.get("env") or {})
@@ -154,7 +152,7 @@ class DockerProvider(CommandLineProvider):
             *command_argv(command),
         ]
         stdout_output = BoundedOutput(self.max_output_bytes)
-        stderr_output = BoundedOutput(self.max_output_bytes + len(mark) + 32)
+        stderr_output = BoundedOutput(self.max_output_bytes + len(mark) + 32)  # more, for the line with the process id
         try:
             finished = await self._run(
                 argv, timeout_s=timeout_s, environ=environ, stdout=stdout_output, stderr=stderr_output
@@ -171,20 +169,19 @@ class DockerProvider(CommandLineProvider):
         return exec_result(finished, timeout_s, stderr=stderr)
 
     async def status(self, handle: SandboxHandle) -> SandboxStatus:
-        finished = await self._run(
-            ["inspect", "--type", "container", "--format", "{{.State.Status}}", handle.sandbox_id]
-        )
+        argv = ["inspect", "--type", "container", "--format", "{{.State.Status}}", handle.sandbox_id]
+        finished = await self._run(argv)
         if finished.return_code and "no such" in finished.stderr.lower():
             return SandboxStatus.STOPPED
         return _STATUS.get(finished.stdout.strip(), SandboxStatus.UNKNOWN)
 
     async def endpoint(self, handle: SandboxHandle, port: int) -> SandboxEndpoint:
+        """Return the URL of the host port on which docker publishes a port of the sandbox."""
         finished = await self._run(["port", handle.sandbox_id, f"{port}/tcp"])
         lines = self._require_success(finished, handle, f"looking up port {port}").strip().splitlines()
         if not lines or not re.fullmatch(r"[\w.\[\]:]+:\d+", lines[0]):
-            raise SandboxError(
-                f"port {port} is not published", where=handle.sandbox_id, fix=f"set SandboxSpec(ports=[{port}])"
-            )
+            fix = f"set SandboxSpec(ports=[{port}])"
+            raise SandboxError(f"port {port} is not published", where=handle.sandbox_id, fix=fix)
         return SandboxEndpoint(url=f"http://{lines[0]}")
 
     async def _kill_in_container(self, handle: SandboxHandle, pid: int | None) -> None:
@@ -196,11 +193,11 @@ class DockerProvider(CommandLineProvider):
 
 
 def _pass_environment(env: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Return arguments and client variables that set `env` in the container; values stay out of the process list."""
+    """Return the arguments and variables of the client that set `env` in the container."""
     arguments: list[str] = []
     environ: dict[str, str] = {}
     for name, value in env.items():
-        if _CLIENT_VARIABLE.fullmatch(name):
+        if _CLIENT_VARIABLE.fullmatch(name):  # the only values that the process list shows
             arguments += ["--env", f"{name}={value}"]
         else:
             arguments += ["--env", name]

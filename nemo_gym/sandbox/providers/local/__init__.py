@@ -1,6 +1,7 @@
 """Sandboxes on this machine without image, daemon or network.
 
-A box is one isolated process tree. Its init process (process id 1 inside) runs one task at a time in a child process.
+A box is one isolated process tree. Its init process (process id 1 inside) runs one action at a time in a child process:
+a command, a program, a session, or packing and unpacking files.
 
 - `provider`: `LocalProvider`, and `UnsandboxedProvider` for machines without isolation
 - `isolation_probe`: `probe` tests which isolation this machine supports

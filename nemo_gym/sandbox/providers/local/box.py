@@ -52,8 +52,9 @@ class Box:
     has_own_user: bool = False
     """The processes have a host user id that no other process uses."""
     folder: "tempfile.TemporaryDirectory[str] | None" = None
-    """The files of a box without isolation."""
+    """The files of a box without isolation; None for an isolated box."""
     landlock: int = 0
+    """Version of Landlock that the init process reported; 0 if the kernel has none."""
     is_closed: bool = False
 
     @property
@@ -62,7 +63,7 @@ class Box:
 
     @property
     def writable(self) -> list[str]:
-        """Return the folders in memory that a program may write to."""
+        """Return the folders, in memory, that a program may write to."""
         return BoxShape(self.workdir).writable
 
     @property
@@ -132,9 +133,9 @@ class Box:
 def launch(bwrap: str, cgroups: Cgroups | None, shape: BoxShape, *, preload: bool = False) -> Box:
     """Start a box and wait until it accepts commands. Blocks.
 
-    If this process is killed at any step, the box ends by itself. `bwrap --die-with-parent` would not achieve that: the
-    child of a `bwrap` that is killed before it has released the child waits forever. Therefore nothing kills `bwrap`
-    from outside until it has reported the child, and the init process exits when this process has ended.
+    If this process is killed at any step, the box ends by itself. `bwrap --die-with-parent` would not achieve that: if
+    `bwrap` is killed before it has released its child, the child waits forever. Therefore nothing outside kills `bwrap`
+    until it has reported its child, and the init process exits when this process has ended.
 
     With `preload`, the init process imports modules that programs often use; useful for boxes created in advance.
 
@@ -147,9 +148,9 @@ def launch(bwrap: str, cgroups: Cgroups | None, shape: BoxShape, *, preload: boo
             group = None if cgroups is None else cgroups.create_group(name)
             if group is not None:
                 on_failure.callback(group.remove)
-            control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            control, box_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             on_failure.callback(control.close)
-            child_files.enter_context(remote)
+            child_files.enter_context(box_end)
             # bwrap inherits both ends: writing the report must not fail (SIGPIPE) if this process has been killed.
             info_pipe, info_for_bwrap = _pipe(child_files)
             owner = child_files.enter_context(io.FileIO(os.pidfd_open(os.getpid()), "rb"))
@@ -157,7 +158,7 @@ def launch(bwrap: str, cgroups: Cgroups | None, shape: BoxShape, *, preload: boo
             counts_memory = group is not None and MEMORY in group.folders
             join_paths = [] if group is None else group.join_files()
             files = Descriptors(
-                control=remote.fileno(),
+                control=box_end.fileno(),
                 owner=owner.fileno(),
                 info_reader=info_pipe.fileno(),
                 info=info_for_bwrap.fileno(),
@@ -170,15 +171,15 @@ def launch(bwrap: str, cgroups: Cgroups | None, shape: BoxShape, *, preload: boo
             on_failure.push(process)
             on_failure.callback(_kill_group, process)
             info_for_bwrap.close()
-            remote.close()
+            box_end.close()
             pid = _init_pid(info_pipe, process)
             pidfd = os.pidfd_open(pid)
-            box = Box(name, process, pid, pidfd, control, shape.workdir, group, block is not None)
+            box = Box(name, process, pid, pidfd, control, shape.workdir, group, has_own_user=block is not None)
             on_failure.callback(box.close)
             if block is not None:
                 _map_users(pid)
-                block.write(b"1")
-            if group is not None and not files.join_files:
+                block.write(b"1")  # bwrap waits for this byte
+            if group is not None and not files.join_files:  # version 2
                 group.add_process(pid)
             box.wait_ready()
         except OSError as error:
@@ -197,11 +198,11 @@ def launch_without_isolation(_shape: BoxShape, *, preload: bool = False) -> Box:
         inside = library / bubblewrap.INSIDE_PACKAGE
         inside.parent.mkdir(parents=True)
         inside.symlink_to(bubblewrap.INSIDE_SOURCE)
-        control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        control, init_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         on_failure.push(control)
-        with remote, io.FileIO(os.pidfd_open(os.getpid()), "rb") as owner:
-            command = bubblewrap.init_command(str(library), remote.fileno(), owner.fileno(), preload=preload)
-            process = _start_process(command, [remote.fileno(), owner.fileno()])
+        with init_end, io.FileIO(os.pidfd_open(os.getpid()), "rb") as owner:
+            command = bubblewrap.init_command(str(library), init_end.fileno(), owner.fileno(), preload=preload)
+            process = _start_process(command, [init_end.fileno(), owner.fileno()])
         pidfd = os.pidfd_open(process.pid)
         box = Box(folder.name, process, process.pid, pidfd, control, str(workdir), folder=folder)
         on_failure.callback(box.close)
@@ -225,17 +226,17 @@ def _start_process(command: list[str], descriptors: list[int]) -> "subprocess.Po
 
 
 def find_bwrap() -> str | None:
-    """Return the path of bubblewrap, or None."""
+    """Return the path of bubblewrap; None if it is not installed."""
     return shutil.which("bwrap")
 
 
 def can_map_users() -> bool:
-    """Return whether a box can get its own host user id: only host root may map one."""
+    """Return whether a box can get its own host user id: this process must be root and have the ids of boxes."""
     if os.geteuid() != 0:
         return False
     ranges = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
-    last = _FIRST_HOST_USER + _HOST_USERS
-    return any(first <= _FIRST_HOST_USER and last <= first + count for first, _, count in ranges)
+    end = _FIRST_HOST_USER + _HOST_USERS
+    return any(first <= _FIRST_HOST_USER and end <= first + count for first, _, count in ranges)
 
 
 def _init_pid(info_pipe: io.FileIO, process: "subprocess.Popen[bytes]") -> int:
@@ -252,7 +253,7 @@ def _init_pid(info_pipe: io.FileIO, process: "subprocess.Popen[bytes]") -> int:
 
 
 def _is_readable(descriptor: int, timeout_s: float) -> bool:
-    """Wait until a descriptor is readable; a process descriptor is readable once the process has exited."""
+    """Wait until a descriptor is readable, which a process descriptor is after its process exits; False on timeout."""
     poll = select.poll()  # select.select does not support descriptors above 1023, which a busy server has
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(max(0.0, timeout_s) * 1000))
@@ -261,32 +262,34 @@ def _is_readable(descriptor: int, timeout_s: float) -> bool:
 def _kill_and_read_stderr(process: "subprocess.Popen[bytes]") -> str:
     """Kill a process and return the last three lines of its stderr, for an error message."""
     _kill_group(process)
+    process.wait()
     assert process.stderr is not None
-    output = os.read(process.stderr.fileno(), _MESSAGE_BYTES) if process.wait() is not None else b""
+    output = os.read(process.stderr.fileno(), _MESSAGE_BYTES)
     lines = output.decode(errors="replace").strip().splitlines()
     return " | ".join(lines[-3:]) or f"exited with status {process.returncode}"
 
 
 def _kill_group(process: "subprocess.Popen[bytes]") -> None:
-    """Kill bwrap and, if bwrap has not released it yet, its child: until then both are in one process group."""
+    """Kill bwrap, and also its child if bwrap has not released the child: until then they share a process group."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
 def _kill_descendants(pid: int) -> None:
-    """Kill the descendants of a process that adopts orphans, until they have started no further ones."""
+    """Kill the descendants of a process that adopts orphans, repeatedly until none is left, for a limited time."""
     deadline = time.monotonic() + END_TIMEOUT_S
-    while (pids := [each for each in process_tree(pid) if each != pid and start_ticks(each)]) and (
-        time.monotonic() < deadline
-    ):
-        for each in pids:
+    while time.monotonic() < deadline:
+        descendants = [each for each in process_tree(pid) if each != pid and start_ticks(each)]  # without zombies
+        if not descendants:
+            return
+        for descendant in descendants:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(each, signal.SIGKILL)
+                os.kill(descendant, signal.SIGKILL)
 
 
 def _map_users(pid: int) -> None:
-    """Map the box's user to an unused host id, and root, which the init process is until it changes its user."""
+    """Map the box's user to an unused host user, and root (as which the init process starts) to the host's root."""
     host_user = _FIRST_HOST_USER + secrets.randbelow(_HOST_USERS)
     mapping = f"0 0 1\n{bubblewrap.BOX_USER} {host_user} 1\n"
     for kind in ("uid_map", "gid_map"):
@@ -294,14 +297,14 @@ def _map_users(pid: int) -> None:
 
 
 def _pipe(child_files: contextlib.ExitStack) -> tuple[io.FileIO, io.FileIO]:
-    """Open a pipe as file objects, because closing a file object twice is harmless; a reused number is not closed."""
+    """Open a pipe as file objects: closing one twice is harmless, even if its number now belongs to another file."""
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     return child_files.enter_context(io.FileIO(read_end, "rb")), child_files.enter_context(io.FileIO(write_end, "wb"))
 
 
 @contextlib.contextmanager
 def sealed_file(content: bytes) -> Iterator[int]:
-    """Open a read-only file in memory with that content; give its descriptor."""
+    """Open a read-only file in memory with this content; yield its descriptor."""
     with os.fdopen(os.memfd_create("sealed", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb") as file:
         file.write(content)
         file.seek(0)

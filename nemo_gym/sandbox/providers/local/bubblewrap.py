@@ -8,9 +8,11 @@ from pathlib import Path
 
 INSIDE_SOURCE = Path(__file__).with_name("inside")
 INSIDE_PACKAGE = "nemo_gym/sandbox/providers/local/inside"
-_INSIDE = "/run/box"
+_LIBRARY = "/run/box"
+"""The folder in a box from which `INSIDE_PACKAGE` is imported."""
 WORKDIR = "/work"
 BOX_USER = 1000
+"""User and group id of programs, as seen inside a box."""
 
 PRELOAD = (
     *("bisect", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq", "io", "itertools"),
@@ -23,6 +25,7 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 
 _RESERVED = (*_SYSTEM, "/proc", "/dev", "/run", "/etc", "/sys", "/tmp")
+"""Folders that cannot be, or contain, the working directory."""
 
 _SHM_BYTES = 16 << 20
 
@@ -30,9 +33,9 @@ _BOOT = """\
 import sys
 sys.path.insert(0, LIBRARY)
 from nemo_gym.sandbox.providers.local.inside.init_process import main
-from nemo_gym.sandbox.providers.local.inside.child_tasks import run_task
+from nemo_gym.sandbox.providers.local.inside.child_actions import run_action
 sys.path.remove(LIBRARY)
-run_task(main(SETTINGS))
+run_action(main(SETTINGS))
 """
 
 
@@ -52,12 +55,12 @@ class BoxShape:
     def problem(self) -> str | None:
         """Return why a box of this shape cannot be created; None if it can."""
         path = os.path.normpath(self.workdir)
-        is_reserved = any(path == part or path.startswith(f"{part}/") for part in _RESERVED)
+        is_reserved = any(path == folder or path.startswith(f"{folder}/") for folder in _RESERVED)
         if not path.startswith("/") or path == "/" or ".." in self.workdir.split("/") or is_reserved:
             return f"the working directory must be absolute and outside the system folders, not {self.workdir!r}"
-        unreadable = [
-            path for path in self.packages if not Path(path).is_dir() or Path(path).stat().st_mode & 0o005 != 0o005
-        ]
+        r_x = 0o005  # the permissions of all users that programs need
+        folders = [Path(path) for path in self.packages]
+        unreadable = [str(folder) for folder in folders if not folder.is_dir() or folder.stat().st_mode & r_x != r_x]
         return f"not a folder that all users may read: {', '.join(unreadable)}" if unreadable else None
 
 
@@ -70,6 +73,7 @@ class Descriptors:
     """Process descriptor of the process that starts the box."""
     info_reader: int
     info: int
+    """The two ends of the pipe on which `bwrap` reports the process id of its child."""
     filter: int
     passwd: int
     block: int | None
@@ -85,7 +89,7 @@ class Descriptors:
 
 
 def interpreter_path() -> str:
-    """Return the path of the Python interpreter for boxes: the base of this interpreter's virtual environment."""
+    """Return the path of the Python interpreter for boxes: this one, or the base of its virtual environment."""
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 
@@ -105,7 +109,7 @@ def init_command(
     uid: int | None = None,
     writable: Sequence[str] | None = None,
 ) -> list[str]:
-    """Return the command of the init process, which closes `unused`. `writable` is None without isolation."""
+    """Return the command of the init process, which closes the descriptors `unused`. `writable` None: no isolation."""
     settings = {
         "control": control,
         "owner": owner,
@@ -123,7 +127,7 @@ def bwrap_command(bwrap: str, shape: BoxShape, files: Descriptors, *, preload: b
     """Return the command that creates a box of this shape and starts its init process."""
     uid = None if files.block is None else BOX_USER
     init = init_command(
-        _INSIDE,
+        _LIBRARY,
         files.control,
         files.owner,
         preload=preload,
@@ -137,7 +141,7 @@ def bwrap_command(bwrap: str, shape: BoxShape, files: Descriptors, *, preload: b
         *_namespace_arguments(files),
         *_system_mounts(),
         *_private_mounts(shape, files),
-        *(part for path in shape.packages for part in _read_only_mount(path, path)),
+        *(argument for path in shape.packages for argument in _read_only_mount(path, path)),
         *("--remount-ro", "/", "--chdir", shape.workdir),
         *("--seccomp", str(files.filter)),
         "--",
@@ -148,7 +152,7 @@ def bwrap_command(bwrap: str, shape: BoxShape, files: Descriptors, *, preload: b
 def _namespace_arguments(files: Descriptors) -> list[str]:
     """Return the arguments that put the box into new namespaces.
 
-    With `files.block`, the host maps the users and the init process changes to an unprivileged one.
+    With `files.block`, the host maps the users, and the init process, which starts as root, changes its user itself.
     """
     arguments = [
         *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"),
@@ -157,8 +161,8 @@ def _namespace_arguments(files: Descriptors) -> list[str]:
     ]
     if files.block is None:
         return [*arguments, "--cap-drop", "ALL", "--uid", str(BOX_USER), "--gid", str(BOX_USER)]
-    change_user_only = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
-    return [*arguments, *change_user_only, "--userns-block-fd", str(files.block)]
+    keep_change_of_user = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
+    return [*arguments, *keep_change_of_user, "--userns-block-fd", str(files.block)]
 
 
 def _system_mounts() -> list[str]:
@@ -179,22 +183,23 @@ def _system_mounts() -> list[str]:
 
 
 def _read_only_mount(source: str, target: str) -> list[str]:
-    """Return the arguments that mount a folder read-only; its parents are created here, readable by all users.
+    """Return the arguments that create the parents of `target`, readable by all users, and mount `source` read-only.
 
-    Bubblewrap itself would create the parents for their owner only.
+    Bubblewrap itself would create the parents readable by their owner only.
     """
     parents = [str(parent) for parent in reversed(Path(target).parents) if str(parent) != "/"]
-    return [*(part for parent in parents for part in ("--perms", "0755", "--dir", parent)), "--ro-bind", source, target]
+    create_parents = [argument for parent in parents for argument in ("--perms", "0755", "--dir", parent)]
+    return [*create_parents, "--ro-bind", source, target]
 
 
 def _private_mounts(shape: BoxShape, files: Descriptors) -> list[str]:
-    """Return the arguments that mount `/dev`, `/proc`, our code, and writable folders in memory of bounded size."""
+    """Return the arguments that mount our code, `/etc/passwd`, `/dev`, `/proc` and the writable folders (in memory)."""
 
     def writable_mount(path: str, size: int) -> tuple[str, ...]:
         return ("--size", str(size), "--perms", "1777", "--tmpfs", path)
 
     return [
-        *_read_only_mount(str(INSIDE_SOURCE), f"{_INSIDE}/{INSIDE_PACKAGE}"),
+        *_read_only_mount(str(INSIDE_SOURCE), f"{_LIBRARY}/{INSIDE_PACKAGE}"),
         *("--perms", "0444", "--ro-bind-data", str(files.passwd), "/etc/passwd"),
         *("--dev", "/dev", *writable_mount("/dev/shm", _SHM_BYTES), "--remount-ro", "/dev"),
         *("--proc", "/proc"),

@@ -42,7 +42,7 @@ done
 
 @dataclass(frozen=True)
 class Usage:
-    """The resources a box has used; defaults for those that no control group counts."""
+    """The resources a box has used; the default values stand for resources that no control group counts."""
 
     memory_kills: int = 0
     forks_denied: int = 0
@@ -50,7 +50,7 @@ class Usage:
     peak_memory_mib: float | None = None
 
     def since(self, before: "Usage") -> "Usage":
-        """Return the usage since `before`; the memory peak is that of the whole lifetime."""
+        """Return the usage since `before`, except for the memory peak, which is that of the whole lifetime."""
         return Usage(
             self.memory_kills - before.memory_kills,
             self.forks_denied - before.forks_denied,
@@ -67,14 +67,14 @@ class BoxCgroup:
         self.version = version
 
     def limit(self, *, memory_bytes: int, processes: int) -> None:
-        """Set the limits; they can change while the box runs.
+        """Set or change the limits; the box may be running.
 
         Raises:
             OSError: the kernel rejects a limit.
         """
         if folder := self.folders.get(MEMORY):
             if self.version == 1:
-                # The limit with swap must not be below the limit without: lowering and raising need opposite orders.
+                # The limit with swap may never be below the limit without: lowering and raising need opposite orders.
                 names = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
                 _write_pair(folder, {name: str(memory_bytes) for name in names})
             else:
@@ -97,17 +97,17 @@ class BoxCgroup:
     def usage(self) -> Usage:
         """Read the usage so far; a group that cannot be read counts as zero."""
         memory, pids, cpu = (self.folders.get(name) for name in CONTROLLERS)
-        kills = "memory.oom_control" if self.version == 1 else "memory.events"
-        peak = "memory.max_usage_in_bytes" if self.version == 1 else "memory.peak"
+        kills_file = "memory.oom_control" if self.version == 1 else "memory.events"
+        peak_file = "memory.max_usage_in_bytes" if self.version == 1 else "memory.peak"
         return Usage(
-            memory_kills=0 if memory is None else read_field(memory / kills, "oom_kill"),
+            memory_kills=0 if memory is None else read_field(memory / kills_file, "oom_kill"),
             forks_denied=0 if pids is None else read_field(pids / "pids.events", "max"),
             cpu_s=None if cpu is None else self._cpu_seconds(cpu),
-            peak_memory_mib=None if memory is None else _number(memory / peak) / (1 << 20),
+            peak_memory_mib=None if memory is None else _number(memory / peak_file) / (1 << 20),
         )
 
     def remove(self) -> bool:
-        """Remove the groups; False while a process is still in one."""
+        """Remove the groups; return False if a process is still in one."""
         remaining = [folder for folder in set(self.folders.values()) if not _remove_folder(folder)]
         return not remaining
 
@@ -118,7 +118,7 @@ class BoxCgroup:
 
 
 class Cgroups:
-    """The parent groups below which this process creates the groups of its boxes."""
+    """The groups of this process, one per controller, below which it creates the groups of its boxes."""
 
     def __init__(self, parents: Mapping[str, Path], version: int) -> None:
         self.version = version
@@ -130,7 +130,7 @@ class Cgroups:
 
     @classmethod
     def find(cls) -> "Cgroups | None":
-        """Test which groups this process may create; None if they can limit neither memory nor processes."""
+        """Find the groups that this process may create; None if these can limit neither memory nor processes."""
         version, parents = _own_groups(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
         usable = {name: folder for name, folder in parents.items() if _can_create(folder, name, version)}
         if MEMORY not in usable and PIDS not in usable:
@@ -138,9 +138,9 @@ class Cgroups:
         return cls(usable, version)
 
     def open(self) -> None:
-        """Create the parent groups and the cleanup process, which removes them if this process is killed.
+        """Create the groups of this process, and start the cleanup process, which removes them if this one is killed.
 
-        Also remove the abandoned groups of earlier processes.
+        Also remove groups that earlier processes have abandoned.
         """
         for folder in set(self._parents.values()):
             _remove_abandoned(folder)
@@ -170,7 +170,7 @@ class Cgroups:
         return BoxCgroup(folders, self.version)
 
     def close(self) -> None:
-        """Remove all groups; the cleanup process removes those that are still in use."""
+        """Remove all groups; the cleanup process kills the processes in a group that is still in use and removes it."""
         for folder in set(self._folders.values()):
             _remove_tree(folder)
         cleanup_process, self._cleanup_process = self._cleanup_process, None
@@ -182,7 +182,7 @@ class Cgroups:
 
 
 def _own_groups(cgroup: str, mountinfo: str) -> tuple[int, dict[str, Path]]:
-    """Return the cgroup version and the group of this process per controller.
+    """Return the cgroup version, and for each controller the folder of the group that this process is in.
 
     The arguments are the contents of `/proc/self/cgroup` and `/proc/self/mountinfo`.
     """
@@ -190,12 +190,12 @@ def _own_groups(cgroup: str, mountinfo: str) -> tuple[int, dict[str, Path]]:
     version_1: dict[str, Path] = {}
     version_2: dict[str, Path] = {}
     for line in cgroup.splitlines():
-        number, names, path = line.split(":", 2)
+        hierarchy, names, path = line.split(":", 2)
         for kind, options, root, mount_point in mounts:
             group = mount_point / os.path.relpath(path, root)
             if kind == "cgroup":
                 version_1 |= {name: group for name in names.split(",") if name in CONTROLLERS and name in options}
-            elif kind == "cgroup2" and number == "0":
+            elif kind == "cgroup2" and hierarchy == "0":  # the number of the only hierarchy of version 2
                 version_2 = version_2 or dict.fromkeys(CONTROLLERS, group)
     return (1, version_1) if MEMORY in version_1 or PIDS in version_1 else (2, version_2)
 
@@ -223,7 +223,7 @@ def _can_create(folder: Path, controller: str, version: int) -> bool:
 
 
 def _delegate(folder: Path, controllers: tuple[str, ...]) -> None:
-    """Enable controllers for the groups below `folder`; fails for a group that contains processes."""
+    """Enable controllers for the groups below `folder`; the kernel refuses it for a folder that contains processes."""
     _write(folder / "cgroup.subtree_control", " ".join(f"+{_version_2_name(name)}" for name in controllers))
 
 
@@ -232,10 +232,10 @@ def _version_2_name(controller: str) -> str:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove groups whose owner and cleanup process have been killed."""
+    """Remove groups that were left because the process that created them and its cleanup process were killed."""
     for folder in parent.glob(f"{_PREFIX}[0-9]*"):
         match = re.fullmatch(rf"{_PREFIX}(\d+)-(\d+)-\w+", folder.name)
-        if match and start_ticks(int(match[1])) != int(match[2]):
+        if match and start_ticks(int(match[1])) != int(match[2]):  # that process no longer exists
             _remove_tree(folder)
 
 
@@ -246,7 +246,7 @@ def _remove_tree(folder: Path) -> None:
 
 
 def _remove_folder(folder: Path) -> bool:
-    """Remove a group; False if it is in use."""
+    """Remove a group; return False if it is in use."""
     try:
         folder.rmdir()
     except FileNotFoundError:
@@ -257,7 +257,7 @@ def _remove_folder(folder: Path) -> bool:
 
 
 def _write_pair(folder: Path, values: Mapping[str, str]) -> None:
-    """Write two limits of which one bounds the other; if the given order fails, write them in reverse."""
+    """Write two limits, one of which bounds the other, in the given order or, if that fails, in reverse."""
     existing = {folder / name: value for name, value in values.items() if (folder / name).exists()}
     try:
         for path, value in existing.items():

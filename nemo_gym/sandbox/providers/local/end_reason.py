@@ -49,15 +49,15 @@ class ProgramEnd:
 def error_kind(program_end: ProgramEnd) -> SandboxErrorKind | None:
     """Return why a program ended; None if it exited by itself without hitting a limit.
 
-    Checked in this order: kernel counters, limits that this process enforces, signals, and for a non-zero exit status
-    the last line of stderr. A program that forges this line can only change one kind of failure to another.
+    Checked in this order: the output limit, kernel counters, other limits that this process enforces, signals, and if
+    the exit status is not 0, the last line of stderr. Forging this line only changes the kind of the failure.
     """
     if program_end.exceeded is SandboxErrorKind.OUTPUT:
         return program_end.exceeded
-    failed = program_end.exceeded is not None or program_end.status != 0
-    if failed and program_end.usage.forks_denied:  # too many processes often also exhaust memory
+    has_failed = program_end.exceeded is not None or program_end.status != 0
+    if has_failed and program_end.usage.forks_denied:  # too many processes often also exhaust memory
         return SandboxErrorKind.PROCESSES
-    if failed and program_end.usage.memory_kills:
+    if has_failed and program_end.usage.memory_kills:
         return SandboxErrorKind.MEMORY
     if program_end.exceeded is not None:
         return program_end.exceeded
@@ -70,15 +70,15 @@ def error_kind(program_end: ProgramEnd) -> SandboxErrorKind | None:
 
 def _signal_kind(program_end: ProgramEnd, number: int) -> SandboxErrorKind:
     """Classify a program that a signal killed."""
-    is_cpu_time_used = program_end.cpu_limit_s is not None and program_end.cpu_s >= program_end.cpu_limit_s
-    if number == signal.SIGXCPU or (number == signal.SIGKILL and is_cpu_time_used):
+    is_cpu_limit_reached = program_end.cpu_limit_s is not None and program_end.cpu_s >= program_end.cpu_limit_s
+    if number == signal.SIGXCPU or (number == signal.SIGKILL and is_cpu_limit_reached):
         return SandboxErrorKind.CPU_TIME
     kinds = {signal.SIGXFSZ: SandboxErrorKind.DISK, signal.SIGSYS: SandboxErrorKind.FORBIDDEN}
     return kinds.get(signal.Signals(number), SandboxErrorKind.CRASHED)
 
 
 def _last_line_kind(stderr: str) -> SandboxErrorKind | None:
-    """Classify a program by the error message in its last line of stderr; None for any other line."""
+    """Classify a program by the last line of its stderr; None if it is not a known error message."""
     lines = stderr[-_MAX_TAIL_CHARACTERS:].strip().splitlines()
     last = lines[-1] if lines else ""
     return next((kind for kind, pattern in _LAST_LINE_PATTERNS if re.match(pattern, last)), None)

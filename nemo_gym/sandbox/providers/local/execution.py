@@ -1,7 +1,8 @@
-"""Run one task in a box, on the host side: bounded output, limits, and the reason why the task ended.
+"""Run one action in a box, on the host side: bounded output, limits, and the reason why the program ended.
 
-A request is a dict with the name of a task of `inside/child_tasks.py` and its arguments. A command is a word sent to
-the init process: `run` (with a request), `kill`, `interrupt`, `pause` or `resume`.
+A request is a dict with the name of an action of `inside/child_actions.py` and its arguments; the process that performs
+the action is called the program. The words `run` (with a request), `kill`, `interrupt`, `pause` and `resume` are the
+commands of the init process. A channel is a stream between host and program besides stdin, stdout and stderr.
 """
 
 import asyncio
@@ -40,11 +41,11 @@ START_S = 60.0
 _CHUNK = 1 << 16
 _MESSAGE = 1 << 16
 _BUFFER_POLL_S = 0.01
-"""Interval of measuring buffers and files, which one program fills at gigabytes per second."""
+"""Interval between measurements of buffers and files, which one program fills at gigabytes per second."""
+_BUFFER_POLLS = 5
+"""Measurements of buffers for each measurement of processes, which takes longer."""
 _PROCESS_POLLS = 5
-"""Number of these intervals between two measurements of the processes, which cost more."""
-_LOCK_TURNS = 5
-"""Number of measurements of the processes between two of their file locks."""
+"""Measurements of processes for each measurement of their file locks."""
 
 _INIT_MEMORY = 16 << 20
 """Memory of the init process, added to the limit so that a program can use its full limit."""
@@ -54,8 +55,8 @@ ExitEvent = dict[str, float]
 
 
 @dataclass
-class TaskResult:
-    """The result of a task. `channel` holds the data that the program wrote to the channel, cut at the limit."""
+class ActionResult:
+    """The result of an action. `channel` holds the data that the program wrote to the channel, cut at the limit."""
 
     result: SandboxExecResult
     channel: bytes = b""
@@ -117,7 +118,7 @@ def send_command(box: Box, command: str, descriptors: Sequence[int] = ()) -> boo
 
 
 async def receive_event(box: Box, name: str) -> ExitEvent | None:
-    """Wait for the next event of that name; None if the init process has exited or sends an invalid message."""
+    """Return the fields of the next event of that name; None if the init process exits or sends an invalid message."""
     loop = asyncio.get_running_loop()
     while True:
         try:
@@ -136,11 +137,11 @@ async def execute(
     stdin: bytes = b"",
     channel: int | None = None,
     channel_limit: int | None = None,
-) -> TaskResult:
-    """Run one request and wait for its end. The time limit starts when the program starts.
+) -> ActionResult:
+    """Run the action of a request and wait for its end. The time limit starts when the program starts.
 
-    `channel` is the descriptor of an additional stream for the box. With `channel_limit`, a pipe is opened for it and
-    up to that many bytes are returned.
+    `channel` is a descriptor to pass to the program as its channel. With `channel_limit` instead, the channel is a
+    pipe, and up to that many bytes that the program writes to it are returned.
     """
     output_full = asyncio.Event()
     pipe_limits = [limits.output_bytes, limits.output_bytes, *([] if channel_limit is None else [channel_limit])]
@@ -158,7 +159,7 @@ async def execute(
         if exceeded is None and output_full.is_set():
             exceeded = SandboxErrorKind.OUTPUT
         result = build_result(box, stdout, stderr, exceeded, exit_event, usage_before, limits, seconds)
-        return TaskResult(result, b"".join(channel_data))
+        return ActionResult(result, b"".join(channel_data))
     finally:
         for pipe in pipes:
             pipe.close()
@@ -175,7 +176,7 @@ async def start_program(
 ) -> bool:
     """Send a request and wait until its program runs; return False if it does not start.
 
-    The program gets `stdin`, the write ends of `pipes`, and `channel` as its first descriptors. If the start takes too
+    The descriptors of the program, from 0, are `stdin`, the write ends of `pipes` and `channel`. If the start takes too
     long or is cancelled, the box is killed so that the program cannot start later.
     """
     is_memory_counted = box.group is not None and MEMORY in box.group.folders
@@ -223,7 +224,7 @@ def build_result(
     limits: BoxLimits,
     seconds: float,
 ) -> SandboxExecResult:
-    """Build the API's result of a task; `usage_before` is the usage of the box when the task started."""
+    """Build the API's result of a program; `usage_before` is the usage of the box when the program started."""
     usage = box_usage(box).since(usage_before)
     error_text = stderr.decode(errors="replace")
     program_end = ProgramEnd(
@@ -282,36 +283,36 @@ async def wait_for_end_or_limit(
 
 
 async def _wait_for_resource_limit(box: Box, usage_before: Usage, limits: BoxLimits) -> SandboxErrorKind:
-    """Wait until the box as a whole exceeds a limit that the kernel does not enforce; return that limit."""
+    """Measure the box until it as a whole exceeds a limit that the kernel does not enforce; return that limit."""
     counted = set() if box.group is None else set(box.group.folders)
     watched = {MEMORY, PIDS} - counted | ({CPU} if limits.cpu_s is not None else set())
     if not watched:
         await asyncio.Event().wait()  # until cancelled
-    must_measure = bool(watched - counted)
-    has_buffers = MEMORY in watched and box.is_isolated
+    must_measure_processes = bool(watched - counted)
+    must_measure_buffers = MEMORY in watched and box.is_isolated  # through the namespaces of the box
     max_memory = limits.memory_bytes + _INIT_MEMORY
-    locks, turns = 0, itertools.count(1)
-    initial = measure_processes(box.pid) if must_measure else ProcessUsage()
+    lock_bytes, polls = 0, itertools.count(1)
+    initial = measure_processes(box.pid) if must_measure_processes else ProcessUsage()
     while True:
-        current = measure_processes(box.pid) if must_measure else ProcessUsage()
+        current = measure_processes(box.pid) if must_measure_processes else ProcessUsage()
         cpu_s = box_usage(box).since(usage_before).cpu_s if CPU in counted else current.cpu_s - initial.cpu_s
-        if has_buffers and next(turns) % _LOCK_TURNS == 0:
-            locks = measure_locks(box.pid)
-        memory = current.memory_bytes + locks + (measure_terminals(box.pid) if has_buffers else 0)
+        if must_measure_buffers and next(polls) % _PROCESS_POLLS == 0:
+            lock_bytes = measure_locks(box.pid)
+        memory = current.memory_bytes + lock_bytes + (measure_terminals(box.pid) if must_measure_buffers else 0)
         if MEMORY in watched and memory > max_memory:
             return SandboxErrorKind.MEMORY
-        if PIDS in watched and current.tasks > limits.processes + 1:
+        if PIDS in watched and current.threads > limits.processes + 1:  # 1 for the init process
             return SandboxErrorKind.PROCESSES
         if limits.cpu_s is not None and (cpu_s or 0.0) >= limits.cpu_s:
             return SandboxErrorKind.CPU_TIME
-        for _ in range(_PROCESS_POLLS):
-            if has_buffers and memory + measure_buffers(box.pid, box.writable) > max_memory:
+        for _ in range(_BUFFER_POLLS):
+            if must_measure_buffers and memory + measure_buffers(box.pid, box.writable) > max_memory:
                 return SandboxErrorKind.MEMORY
             await asyncio.sleep(_BUFFER_POLL_S)
 
 
 def sampled_limits(box: Box) -> tuple[str, ...]:
-    """Return the limits of the box as a whole that no control group enforces, so that they are measured instead."""
+    """Return the limits of the box as a whole that no control group enforces; the provider measures them instead."""
     return tuple(name for name in (MEMORY, PIDS) if box.group is None or name not in box.group.folders)
 
 

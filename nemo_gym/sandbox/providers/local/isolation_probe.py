@@ -16,7 +16,7 @@ _RESOURCES = {MEMORY: "memory", PIDS: "processes", CPU: "processor time"}
 
 @dataclass(frozen=True)
 class Isolation:
-    """The isolation of this machine. `problem` is None if programs can be isolated."""
+    """The isolation that this machine supports. `problem` is None if programs can be isolated."""
 
     problem: str | None = None
     fix: str | None = None
@@ -25,18 +25,14 @@ class Isolation:
     own_user: bool = False
     """Programs run with a host user id that no other process uses."""
     counted: tuple[str, ...] = ()
-    """Resources that control groups limit for a box as a whole; the others have rlimits per process and are sampled."""
+    """Resources that control groups limit for a box as a whole; the others are sampled and have rlimits per process."""
 
     @property
     def available(self) -> bool:
         return self.problem is None
 
     def require(self, alternative: str | None = None) -> None:
-        """Raise if programs cannot be isolated; the suggested fix also mentions `alternative`.
-
-        Raises:
-            SandboxUnsupportedError: programs cannot be isolated; the message contains the missing part.
-        """
+        """Raise SandboxUnsupportedError if programs cannot be isolated; its fix also suggests `alternative`."""
         if self.problem is not None:
             problem = f"this machine cannot isolate programs: {self.problem}"
             fix = "; or ".join(filter(None, (self.fix, alternative)))

@@ -11,13 +11,15 @@ from pathlib import Path
 from nemo_gym.processes import process_tree
 from nemo_gym.sandbox.providers.local.cgroups import read_field, read_text
 
-_ADDRESS_SPACE_BEYOND_GROUP = 16 << 30
-_ADDRESS_SPACE_WITHOUT_GROUP = 96 << 20
+_EXTRA_ADDRESS_SPACE_WITH_GROUP = 16 << 30
+_EXTRA_ADDRESS_SPACE_WITHOUT_GROUP = 96 << 20
+"""Address space that a process may have beyond the memory limit; small without a group, where it bounds the memory."""
 _OPEN_FILES_WITHOUT_GROUP = 64
 """Every descriptor can hold kernel memory: the buffer of a socket or pipe, the watches of an epoll file."""
 _PENDING_SIGNALS = 256
 """Also the limit of POSIX timers."""
 _TICKS = os.sysconf("SC_CLK_TCK")
+"""Clock ticks per second."""
 
 _INODE_BYTES = 1024 + 256
 """A file, folder or link without content, and its directory entry."""
@@ -30,7 +32,7 @@ _SPARE_SOCKETS = 8
 
 @dataclass(frozen=True)
 class BoxLimits:
-    """Resource limits of one task."""
+    """Resource limits of one action in a box."""
 
     timeout_s: float
     cpu_s: float | None
@@ -41,14 +43,14 @@ class BoxLimits:
     open_files: int = 256
 
     def rlimits(self, *, memory_counted: bool, processes_counted: bool) -> dict[str, int]:
-        """Return rlimits by name, including limits that control groups also set.
+        """Return the rlimits by name, also those of resources that control groups limit.
 
         `memory_counted` and `processes_counted`: the kernel counts this resource for the box as a whole.
         """
-        margin = _ADDRESS_SPACE_BEYOND_GROUP if memory_counted else _ADDRESS_SPACE_WITHOUT_GROUP
+        extra = _EXTRA_ADDRESS_SPACE_WITH_GROUP if memory_counted else _EXTRA_ADDRESS_SPACE_WITHOUT_GROUP
         cpu_s_of_all_cores = (self.timeout_s + 1) * (os.cpu_count() or 1) + 1
         limits = {
-            "AS": self.memory_bytes + margin,
+            "AS": self.memory_bytes + extra,
             "CPU": math.ceil(cpu_s_of_all_cores if self.cpu_s is None else self.cpu_s),
             "FSIZE": self.file_bytes,
             "NOFILE": self.open_files if memory_counted else min(self.open_files, _OPEN_FILES_WITHOUT_GROUP),
@@ -74,7 +76,7 @@ class ProcessUsage:
     """The resources that a process and its descendants use at one moment."""
 
     memory_bytes: int = 0
-    tasks: int = 0
+    threads: int = 0
     cpu_s: float = 0.0
 
 
@@ -83,31 +85,31 @@ def measure_processes(root_pid: int) -> ProcessUsage:
 
     Orphaned processes of a box become children of its init process, so they are measured as well.
     """
-    memory = tasks = 0
+    memory = threads = 0
     cpu_s = 0.0
     for pid in process_tree(root_pid):
-        process = Path(f"/proc/{pid}")
+        folder = Path(f"/proc/{pid}")
         # Pss divides shared memory between the processes that share it; not every kernel reports it.
-        proportional = read_field(process / "smaps_rollup", "Pss")
-        memory += (proportional or read_field(process / "status", "RssAnon")) * 1024
-        tasks += read_field(process / "status", "Threads")
-        fields = read_text(process / "stat").rpartition(")")[2].split()
-        cpu_s += sum(int(ticks) for ticks in fields[11:15]) / _TICKS
-    return ProcessUsage(memory, tasks, cpu_s)
+        proportional = read_field(folder / "smaps_rollup", "Pss")
+        memory += (proportional or read_field(folder / "status", "RssAnon")) * 1024
+        threads += read_field(folder / "status", "Threads")
+        fields = read_text(folder / "stat").rpartition(")")[2].split()
+        cpu_s += sum(int(ticks) for ticks in fields[11:15]) / _TICKS  # user and system time, also of reaped children
+    return ProcessUsage(memory, threads, cpu_s)
 
 
 def measure_buffers(root_pid: int, writable: Iterable[str]) -> int:
-    """Return the bytes that a box uses outside its processes: files, inodes and (if full) the buffers of its sockets.
+    """Return the bytes that a box uses outside its processes: files, inodes and socket buffers, as if these were full.
 
-    Sockets count by namespace, so one that its process has closed counts as long as its data is unread.
+    All sockets of the box's network namespace count, even one that its process has closed while its data is unread.
     """
     total = 0
     for path in writable:
         try:
-            files = os.statvfs(f"/proc/{root_pid}/root{path}")
+            usage = os.statvfs(f"/proc/{root_pid}/root{path}")
         except OSError:
             continue  # the box has ended
-        total += (files.f_blocks - files.f_bfree) * files.f_frsize + (files.f_files - files.f_ffree) * _INODE_BYTES
+        total += (usage.f_blocks - usage.f_bfree) * usage.f_frsize + (usage.f_files - usage.f_ffree) * _INODE_BYTES
     sockets = read_field(Path(f"/proc/{root_pid}/net/sockstat"), "sockets: used")
     return total + max(0, sockets - _SPARE_SOCKETS) * _socket_bytes()
 

@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class BoxPool:
-    """Creates boxes with `launcher` and keeps `warm` boxes of one shape ready; `close` kills all of them."""
+    """Creates boxes with `launcher` and keeps `warm` unused boxes of one shape ready; `close` kills all boxes."""
 
     def __init__(self, launcher: Callable[..., Box], shape: BoxShape, warm: int) -> None:
         self._launcher = launcher
@@ -24,13 +24,13 @@ class BoxPool:
         self._ready: deque[Box] = deque()
         self._boxes: set[Box] = set()
         self._filling: asyncio.Task[None] | None = None
-        self._abandoned: set[asyncio.Task[None]] = set()
+        self._end_tasks: set[asyncio.Task[None]] = set()
         # One thread, because boxes that start at the same time only slow each other down.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sandbox-launcher")
         self._closed = False
 
     async def take(self, shape: BoxShape) -> Box:
-        """Return an unused box: one created in advance, or a new one.
+        """Return an unused box: one created in advance if it has this shape, or a new one.
 
         Raises:
             SandboxCreateError: no box can be created.
@@ -43,7 +43,7 @@ class BoxPool:
         return await self._create(shape)
 
     def fill(self) -> None:
-        """Start creating the missing boxes in the background."""
+        """Start creating boxes in the background until `warm` are ready."""
         is_filling = self._filling is not None and not self._filling.done()
         if not self._closed and self._warm and not is_filling:
             self._filling = asyncio.create_task(self._fill())
@@ -57,7 +57,7 @@ class BoxPool:
     async def end(self, box: Box) -> None:
         """Kill a box and wait until it has exited; then start a replacement in the background.
 
-        Starting a box takes processor time from running programs, so it waits until this one has ended.
+        Starting a box takes processor time from running programs, so the replacement waits until this box has ended.
         """
         is_gone = await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, box.close))
         self._boxes.discard(box)
@@ -76,7 +76,7 @@ class BoxPool:
                 await self._filling
         await asyncio.to_thread(self._thread.shutdown)
         self._ready.clear()
-        await asyncio.gather(*self._abandoned, *(self.end(box) for box in list(self._boxes)))
+        await asyncio.gather(*self._end_tasks, *(self.end(box) for box in list(self._boxes)))
 
     async def _fill(self) -> None:
         """Create boxes until `warm` are ready, or until creating one fails."""
@@ -104,11 +104,11 @@ class BoxPool:
         if new_box.cancelled() or new_box.exception() is not None:
             return
         task = asyncio.ensure_future(self.end(new_box.result()))
-        self._abandoned.add(task)
-        task.add_done_callback(self._abandoned.discard)
+        self._end_tasks.add(task)
+        task.add_done_callback(self._end_tasks.discard)
 
     def _launch(self, shape: BoxShape, preload: bool) -> Box:
-        """Create and register a box on the launcher thread, which completes even if the caller is cancelled."""
+        """Create and register a box; runs on the launcher thread, so it completes even if the caller is cancelled."""
         box = self._launcher(shape, preload=preload)
         self._boxes.add(box)
         return box

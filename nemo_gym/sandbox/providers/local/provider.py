@@ -14,7 +14,7 @@ from nemo_gym.sandbox.providers.local import bubblewrap
 from nemo_gym.sandbox.providers.local.box import Box, find_bwrap, launch, launch_without_isolation
 from nemo_gym.sandbox.providers.local.bubblewrap import BoxShape
 from nemo_gym.sandbox.providers.local.cgroups import Cgroups
-from nemo_gym.sandbox.providers.local.execution import TaskResult, execute
+from nemo_gym.sandbox.providers.local.execution import ActionResult, execute
 from nemo_gym.sandbox.providers.local.isolation_probe import probe
 from nemo_gym.sandbox.providers.local.limits import BoxLimits
 from nemo_gym.sandbox.providers.local.pool import BoxPool
@@ -76,7 +76,7 @@ class LocalProvider(ArchiveProvider):
         workdir: str = bubblewrap.WORKDIR,
     ) -> None:
         bounds = {"memory_mib": memory_mib, "disk_mib": disk_mib, "processes": processes, "warm": warm + 1}
-        invalid = sorted(name for name, value in bounds.items() if value < 1)
+        invalid = sorted(name for name, value in bounds.items() if value < 1)  # `warm` may be 0, the others may not
         if invalid or (max_running is not None and max_running < 1):
             raise ConfigError(f"must be positive: {', '.join(invalid) or 'max_running'}", where="sandbox local")
         self.warm = warm
@@ -96,6 +96,7 @@ class LocalProvider(ArchiveProvider):
         self._sandboxes: dict[str, SandboxHandle] = {}
 
     async def create(self, spec: SandboxSpec) -> SandboxHandle:
+        """Take a box from the pool, start its time to live, and write the spec's files into it."""
         shape = self._shape(spec)
         pool = await self.open()
         timeout_s = spec.ready_timeout_s or DEFAULT_READY_TIMEOUT_S
@@ -113,25 +114,26 @@ class LocalProvider(ArchiveProvider):
     async def exec(
         self, handle: SandboxHandle, command: str | Sequence[str], **options: Unpack[ExecOptions]
     ) -> SandboxExecResult:
+        """Run a command as the user of the box; no other user is supported."""
         user, env = options.get("user"), options.get("env") or {}
         if user not in (None, "sandbox", bubblewrap.BOX_USER, str(bubblewrap.BOX_USER)):
             raise SandboxUnsupportedError(f"unknown user {user!r} in a local sandbox", where=handle.sandbox_id)
         argv = command_argv(command)
         if any("\0" in str(text) for text in (*argv, *env, *env.values())):
             raise SandboxError("a command and its variables cannot contain a zero byte", where=handle.sandbox_id)
-        request = {"task": "command", "argv": argv, "cwd": options.get("cwd"), "env": env}
+        request = {"action": "command", "argv": argv, "cwd": options.get("cwd"), "env": env}
         return (await self.run(handle, request, timeout_s=exec_timeout(options), cpu_s=self.cpu_s)).result
 
-    async def run(self, handle: SandboxHandle, request: Mapping[str, Any], **options: Any) -> TaskResult:
-        """Run a request of `inside/child_tasks.py` in the sandbox; its time limit starts when the program starts."""
+    async def run(self, handle: SandboxHandle, request: Mapping[str, Any], **options: Any) -> ActionResult:
+        """Run the action of a request (see `execution`) in a sandbox, after its earlier actions have ended."""
         sandbox = self.sandbox(handle)
         async with sandbox.lock, self.slots:
             return await self._execute(sandbox.box, sandbox.spec, request, **options)
 
-    async def run_once(self, spec: SandboxSpec, request: Mapping[str, Any], **options: Any) -> TaskResult:
-        """Run one request in a new box and kill the box.
+    async def run_once(self, spec: SandboxSpec, request: Mapping[str, Any], **options: Any) -> ActionResult:
+        """Run the action of a request in a new box and kill the box.
 
-        The box is created when the request gets a slot, so that waiting requests use no memory.
+        The box is taken when the request gets a slot, so that waiting requests use no memory.
         """
         shape = self._shape(spec)
         pool = await self.open()
@@ -161,7 +163,7 @@ class LocalProvider(ArchiveProvider):
         await self._pool.end(sandbox.box)
 
     async def open(self) -> BoxPool:
-        """Check the isolation of this machine and start the pool; `create` calls it.
+        """Return the pool; the first call checks the isolation of this machine and starts the pool.
 
         Raises:
             SandboxUnsupportedError: this machine cannot isolate programs.
@@ -173,7 +175,7 @@ class LocalProvider(ArchiveProvider):
         return self._pool
 
     async def _prepare_launcher(self) -> Callable[..., Box]:
-        """Check the isolation and open the control groups; return the function that starts a box."""
+        """Check the isolation and open the control groups; return a function that starts a box."""
         (await asyncio.to_thread(probe)).require()
         bwrap = find_bwrap()
         assert bwrap is not None
@@ -202,30 +204,31 @@ class LocalProvider(ArchiveProvider):
         cpu_s: float | None = None,
         max_output_bytes: int | None = None,
         **options: Any,
-    ) -> TaskResult:
+    ) -> ActionResult:
+        """Run the action of a request in a box, with the limits of the spec and of this provider."""
         limits = self.limits(spec, timeout_s, cpu_s, max_output_bytes)
         return await execute(box, self.complete_request(box, spec, request), limits, **options)
 
     def complete_request(self, box: Box, spec: SandboxSpec, request: Mapping[str, Any]) -> dict[str, Any]:
         """Add working directory, environment and package folders to a request."""
-        env = {
+        default_env = {
             "PATH": bubblewrap.search_path(),
             "HOME": box.workdir,
             "LANG": "C.UTF-8",
             "TMPDIR": "/tmp" if box.is_isolated else box.workdir,
         }
-        variables = {**spec.env, **(request.get("env") or {})}
+        env = {**default_env, **spec.env, **(request.get("env") or {})}
         return {
             **request,
             "cwd": path_inside(request.get("cwd") or box.workdir, box.workdir),
-            "env": {**env, **{str(name): str(value) for name, value in variables.items()}},
+            "env": {str(name): str(value) for name, value in env.items()},
             "paths": list(self.packages),
         }
 
     def limits(
         self, spec: SandboxSpec, timeout_s: float, cpu_s: float | None, max_output_bytes: int | None = None
     ) -> BoxLimits:
-        """Return the limits of one request in a sandbox of that spec."""
+        """Return the limits of one action in a sandbox with this spec."""
         memory_mib = spec.resources.memory_mib or self.memory_mib
         return BoxLimits(
             timeout_s=timeout_s,
@@ -237,13 +240,13 @@ class LocalProvider(ArchiveProvider):
         )
 
     def sandbox(self, handle: SandboxHandle) -> LocalSandbox:
-        """Return the state of the sandbox of a handle."""
+        """Return the state of the sandbox that a handle refers to."""
         if not isinstance(handle.raw, LocalSandbox):
             raise SandboxError("this is not a local sandbox", where=handle.sandbox_id)
         return handle.raw
 
     def _shape(self, spec: SandboxSpec) -> BoxShape:
-        """Return the shape of the spec's box.
+        """Return the shape of a box for this spec.
 
         Raises:
             SandboxCreateError: the spec has a setting that local sandboxes do not support.
@@ -263,28 +266,26 @@ class LocalProvider(ArchiveProvider):
         return shape
 
     async def _send_archive(self, handle: SandboxHandle, packed: IO[bytes], operation: str) -> None:
-        await self._run_operation(handle, {"task": "unpack"}, operation, channel=packed.fileno())
+        await self._run_operation(handle, {"action": "unpack"}, operation, channel=packed.fileno())
 
     async def _receive_archive(self, handle: SandboxHandle, origin: str, packed: IO[bytes]) -> bool:
-        request = {"task": "pack", "path": origin}
-        result = await self._run_operation(
-            handle, request, f"download of {origin}", channel_limit=self.max_transfer_bytes
-        )
-        packed.write(result.channel)
-        return result.result.error_type != SandboxErrorKind.OUTPUT
+        request, operation = {"action": "pack", "path": origin}, f"download of {origin}"
+        download = await self._run_operation(handle, request, operation, channel_limit=self.max_transfer_bytes)
+        packed.write(download.channel)
+        return download.result.error_type != SandboxErrorKind.OUTPUT
 
     async def _run_operation(
         self, handle: SandboxHandle, request: Mapping[str, Any], operation: str, **options: Any
-    ) -> TaskResult:
-        """Run a request and raise if it fails; with `channel_limit`, exceeding the output limit is no failure."""
-        outcome = await self.run(handle, request, timeout_s=self.operation_timeout_s, **options)
-        result = outcome.result
+    ) -> ActionResult:
+        """Run a request and raise SandboxError if it fails. Exceeding `channel_limit` is left to the caller."""
+        action_result = await self.run(handle, request, timeout_s=self.operation_timeout_s, **options)
+        result = action_result.result
         is_cut = "channel_limit" in options and result.error_type == SandboxErrorKind.OUTPUT
         if (result.return_code or result.error_type) and not is_cut:
             lines = result.stderr.strip().splitlines()
             reason = lines[-1] if lines else result.error_type or f"status {result.return_code}"
             raise SandboxError(f"{operation} failed: {reason}", where=f"local {handle.sandbox_id}")
-        return outcome
+        return action_result
 
     def _workdir(self, handle: SandboxHandle) -> str:
         return self.sandbox(handle).box.workdir

@@ -24,6 +24,7 @@ _NEW_NAMESPACES = 0x7E020080
 """CLONE_NEWTIME, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET."""
 
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+"""For each architecture, its position in the pairs of system call numbers below, and its AUDIT_ARCH number."""
 
 _FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
     # other processes
@@ -116,6 +117,7 @@ _FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
     "setxattrat": (463, 463),
     "vmsplice": (278, 75),
 }
+"""Numbers of system calls on x86_64 and aarch64; None if the architecture does not have the call."""
 
 _FORBIDDEN_WITHOUT_CGROUP: dict[str, tuple[int | None, int | None]] = {"memfd_create": (319, 279)}
 """Calls that allocate memory outside all rlimits; forbidden unless a control group limits memory."""
@@ -130,7 +132,7 @@ _STREAM, _SEQPACKET, _SOCKET_FLAGS = 1, 5, (0, 0x800, 0x80000, 0x80800)
 _CONNECTED_TYPES = [kind | flags for kind in (_STREAM, _SEQPACKET) for flags in _SOCKET_FLAGS]
 """Socket types whose unread data counts for the sender, with every combination of SOCK_NONBLOCK and SOCK_CLOEXEC.
 
-A datagram socket holds the data of ten senders, also of those that have closed theirs.
+A datagram socket, in contrast, holds the data of ten senders, even of senders that have closed their sockets.
 """
 _BUFFER_SIZES = (7, 8, 32, 33)
 """SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE of SOL_SOCKET, the only level that Unix sockets have."""
@@ -141,11 +143,12 @@ F_OFD_SETLK and F_OFD_SETLKW: locks that a mapped file keeps without a descripto
 host's files. F_SETPIPE_SZ: the kernel limits the total per user.
 """
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+"""Commands of `ioctl` that write input into a terminal, as if a user had typed it."""
 _QUERY_PERSONALITY = 0xFFFFFFFF
 
 
 def is_supported(machine: str | None = None) -> bool:
-    """Return whether the system call table includes this processor architecture."""
+    """Return whether the system call numbers of `machine` (default: this machine) are known."""
     return (machine or platform.machine()) in _ARCHITECTURES
 
 
@@ -155,7 +158,7 @@ def filter_program(machine: str | None = None, *, counts_memory: bool = True) ->
     `counts_memory`: a control group limits the memory of the box.
 
     Raises:
-        KeyError: the table does not include that architecture.
+        KeyError: the system call numbers of that architecture are not known.
     """
     column, architecture = _ARCHITECTURES[machine or platform.machine()]
     forbidden = _FORBIDDEN if counts_memory else {**_FORBIDDEN, **_FORBIDDEN_WITHOUT_CGROUP}
@@ -167,7 +170,7 @@ def filter_program(machine: str | None = None, *, counts_memory: bool = True) ->
         _step(_RETURN, _KILL_PROCESS),
         _step(_LOAD, _AT_NUMBER),
     ]
-    if column == 0:
+    if column == 0:  # x86_64
         code += [_step(_JUMP_AT_LEAST, _X32, 0, 1), _step(_RETURN, _KILL_PROCESS)]
     for number in numbers:
         code += _when(number, [_step(_RETURN, denied)])
@@ -179,6 +182,7 @@ def filter_program(machine: str | None = None, *, counts_memory: bool = True) ->
     code += _when(_SETSOCKOPT[column], _check_argument(2, _BUFFER_SIZES, denied, _ALLOW))
     code += _when(_FCNTL[column], _check_argument(1, _FILE_COMMANDS, denied, _ALLOW))
     code += _when(_IOCTL[column], _check_argument(1, [_TIOCSTI, _TIOCLINUX], denied, _ALLOW))
+    # prlimit is allowed only with process id 0, the calling process; personality only to query or reset it.
     code += _when(_PRLIMIT[column], _check_argument(0, [0], _ALLOW, denied))
     code += _when(_PERSONALITY[column], _check_argument(0, [0, _QUERY_PERSONALITY], _ALLOW, denied))
     code.append(_step(_RETURN, _ALLOW))
@@ -186,28 +190,29 @@ def filter_program(machine: str | None = None, *, counts_memory: bool = True) ->
 
 
 def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    """Encode one BPF instruction; `if_true` and `if_false` are the numbers of instructions that a jump skips."""
     return struct.pack("=HBBI", code, if_true, if_false, value)
 
 
 def _when(number: int, then: list[bytes]) -> list[bytes]:
-    """Run the steps `then`, which must return, if the loaded system call number is `number`."""
+    """Build steps that run `then`, which must return from the filter, if the loaded system call number is `number`."""
     return [_step(_JUMP_EQUAL, number, 0, len(then)), *then]
 
 
 def _check_argument(
     index: int, values: Iterable[int], if_listed: int, otherwise: int, *, jump: int = _JUMP_EQUAL
 ) -> list[bytes]:
-    """Return `if_listed` from the filter if the lower half of an argument is one of `values`, else `otherwise`.
+    """Build steps that return `if_listed` if the lower half of an argument is one of `values`, else `otherwise`.
 
     With the jump `_JUMP_ANY_BIT`, an argument is listed if it shares a bit with one of `values`.
     """
-    tests = [part for value in values for part in (_step(jump, value, 0, 1), _step(_RETURN, if_listed))]
+    tests = [step for value in values for step in (_step(jump, value, 0, 1), _step(_RETURN, if_listed))]
     return [_step(_LOAD, _AT_ARGUMENTS + 8 * index), *tests, _step(_RETURN, otherwise)]
 
 
 def _check_socket(denied: int, *, any_type: bool) -> list[bytes]:
-    """Allow Unix sockets of any type, or of the connected types."""
+    """Build steps that allow only Unix sockets, and unless `any_type` is set, only those of `_CONNECTED_TYPES`."""
     if any_type:
         return _check_argument(0, [_AF_UNIX], _ALLOW, denied)
-    is_unix = [_step(_LOAD, _AT_ARGUMENTS), _step(_JUMP_EQUAL, _AF_UNIX, 1, 0), _step(_RETURN, denied)]
-    return [*is_unix, *_check_argument(1, _CONNECTED_TYPES, _ALLOW, denied)]
+    deny_other_families = [_step(_LOAD, _AT_ARGUMENTS), _step(_JUMP_EQUAL, _AF_UNIX, 1, 0), _step(_RETURN, denied)]
+    return [*deny_other_families, *_check_argument(1, _CONNECTED_TYPES, _ALLOW, denied)]

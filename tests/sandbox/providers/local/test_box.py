@@ -67,7 +67,7 @@ def test_a_missing_program_is_one_clear_error(tmp_path):
 
 async def run_a_program():
     provider = LocalProvider()
-    order = {"task": "program", "code": "print('fine')"}
+    order = {"action": "program", "code": "print('fine')"}
     outcome = await provider.run_once(SandboxSpec(), order, timeout_s=30)
     await provider.aclose()
     return outcome.result
@@ -157,7 +157,7 @@ child.stdout.readline()
 
     async def run() -> str:
         provider = UnsandboxedProvider()
-        outcome = await provider.run_once(SandboxSpec(), {"task": "program", "code": code}, timeout_s=30)
+        outcome = await provider.run_once(SandboxSpec(), {"action": "program", "code": code}, timeout_s=30)
         left = processes_with(mark)
         await provider.aclose()
         assert outcome.result.return_code == 0, outcome.result

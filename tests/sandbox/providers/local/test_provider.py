@@ -214,7 +214,7 @@ async def test_a_folder_of_packages_can_be_imported(tmp_path):
     provider = LocalProvider(packages=[str(tmp_path)])
 
     outcome = await provider.run_once(
-        SandboxSpec(), {"task": "program", "code": "import greeting; print(greeting.text)"}, timeout_s=20
+        SandboxSpec(), {"action": "program", "code": "import greeting; print(greeting.text)"}, timeout_s=20
     )
     await provider.aclose()
 

@@ -39,13 +39,16 @@ def landlock_abi() -> int:
 def all_file_rights(abi: int) -> int:
     """Return all file rights of a Landlock version; the kernel denies those that no rule allows."""
     newer = {2: _REFER, 3: _TRUNCATE, 5: _IOCTL_DEV}
-    return sum(bit for since, bit in newer.items() if abi >= since) | (_REFER - 1)
+    rights_of_version_1 = _REFER - 1  # all bits below _REFER
+    return sum(bit for since, bit in newer.items() if abi >= since) | rights_of_version_1
 
 
 def restrict_paths(writable: Iterable[str]) -> int:
-    """Allow reading mounted files and writing below `writable`; forbid TCP and signals to processes outside the box.
+    """Restrict this process with Landlock, a second layer on top of mounts and namespaces.
 
-    A second layer on top of mounts and namespaces. Returns the Landlock version; 0 if the kernel has none.
+    Allows reading mounted files, writing devices and `/proc`, and everything except device files below `writable`.
+    Newer versions of Landlock also forbid TCP, and sockets of and signals to processes outside the box.
+    Returns the Landlock version; 0 if the kernel has none.
 
     Raises:
         OSError: the kernel has Landlock and rejects the rules.
@@ -76,12 +79,12 @@ def restrict_paths(writable: Iterable[str]) -> int:
 
 
 def restrict_resources(limits: Mapping[str, int]) -> None:
-    """Set soft and hard rlimits by name; an existing lower limit is kept."""
+    """Set soft and hard rlimits by name; a lower hard limit that already exists is kept."""
     for name, value in limits.items():
         kind = getattr(resource, f"RLIMIT_{name}")
         _, hard = resource.getrlimit(kind)
         bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        # At the soft limit the kernel sends SIGXCPU, which identifies the cause; one second later it kills.
+        # At the soft limit of CPU time the kernel sends SIGXCPU, which identifies the cause; one second later it kills.
         hard_bound = bound + 1 if name == "CPU" and (hard == resource.RLIM_INFINITY or bound < hard) else bound
         resource.setrlimit(kind, (bound, hard_bound))
 
@@ -110,11 +113,11 @@ def adopt_orphans() -> None:
     _check_result(_libc.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), 0, 0, 0))
 
 
-def _allow(ruleset: int, path: str, allowed: int) -> None:
+def _allow(ruleset: int, path: str, rights: int) -> None:
     """Add a Landlock rule that allows these rights below `path`."""
     folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        rule = struct.pack("=Qi", allowed, folder)
+        rule = struct.pack("=Qi", rights, folder)
         kind = ctypes.c_int(_LANDLOCK_PATH_BENEATH)
         _check_result(_libc.syscall(_LANDLOCK_ADD_RULE, ctypes.c_int(ruleset), kind, rule, ctypes.c_uint(0)))
     finally:

@@ -37,7 +37,7 @@ REAP_S = 5.0
 
 
 class InitProcess:
-    """Runs the requests of one box one after the other. Its messages are JSON: the host does not trust them either."""
+    """Runs the requests of one box one after the other. Its messages are JSON, because the host does not trust them."""
 
     def __init__(self, control: _socket.socket, owner: int) -> None:
         """`owner` is the process descriptor of the process that started the box."""
@@ -48,12 +48,12 @@ class InitProcess:
         self.poll.register(owner, select.POLLIN)
 
     def serve(self) -> tuple[dict[str, Any], list[int]]:
-        """Run requests until the socket closes; returns only in a child, with its request and descriptors."""
+        """Run requests until the socket closes. Only a forked child returns, with its request and descriptors."""
         self._report(f'{{"event": "ready", "landlock": {confine.landlock_abi()}}}')
         while True:
             self._wait_for_events()
-            name, descriptors = self._receive()
-            if name == b"run":
+            command, descriptors = self._receive()
+            if command == b"run":
                 request = marshal.loads(_read_all(descriptors.pop(0)))
                 pid = os.fork()
                 if pid == 0:
@@ -63,20 +63,20 @@ class InitProcess:
                 os.close(descriptor)
 
     def _watch(self, pid: int) -> None:
-        """Wait until one child exits, execute the host's signal commands meanwhile, then report its exit."""
+        """Wait until one child exits, meanwhile signal it as the host commands, then report its exit."""
         usage_before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        process = os.pidfd_open(pid)
+        pidfd = os.pidfd_open(pid)
         self._report('{"event": "started"}')
-        self.poll.register(process, select.POLLIN)
-        while process not in self._wait_for_events():
-            name, _ = self._receive()
-            if name == b"interrupt":
+        self.poll.register(pidfd, select.POLLIN)
+        while pidfd not in self._wait_for_events():
+            command, _ = self._receive()
+            if command == b"interrupt":
                 os.kill(pid, _signal.SIGINT)
-            elif name in SIGNALS:
-                _signal_program(pid, SIGNALS[name])
-        self.poll.unregister(process)
-        os.close(process)
-        _signal_program(pid, _signal.SIGKILL)  # before waitpid, after which the process id can be reused
+            elif command in SIGNALS:
+                _signal_others(SIGNALS[command], pid)
+        self.poll.unregister(pidfd)
+        os.close(pidfd)
+        _signal_others(_signal.SIGKILL, pid)  # before waitpid, after which the process id can be reused
         _, status = os.waitpid(pid, 0)
         if not _reap_remaining():
             _exit(1)
@@ -86,7 +86,7 @@ class InitProcess:
         self._report(f'{{"event": "ended", "status": {status}, "cpu_s": {cpu_s:.6f}, "peak_kib": {peak}}}')
 
     def _wait_for_events(self) -> list[int]:
-        """Return the descriptors that are readable; exit if the owner has ended."""
+        """Wait for and return the descriptors that are readable; exit if the owner has ended."""
         ready = [descriptor for descriptor, _ in self.poll.poll()]
         if self.owner in ready:
             _exit(0)
@@ -95,23 +95,23 @@ class InitProcess:
     def _receive(self) -> tuple[bytes, list[int]]:
         """Receive the next command and its descriptors; exit if the host has closed the socket."""
         space = _socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
-        name, extras, _, _ = self.control.recvmsg(MESSAGE_BYTES, space, _socket.MSG_CMSG_CLOEXEC)
-        if not name:
+        command, extras, _, _ = self.control.recvmsg(MESSAGE_BYTES, space, _socket.MSG_CMSG_CLOEXEC)
+        if not command:
             _exit(0)
         numbers = b"".join(data for _, kind, data in extras if kind == _socket.SCM_RIGHTS)
-        return name, list(struct.unpack(f"{len(numbers) // 4}i", numbers))
+        return command, list(struct.unpack(f"{len(numbers) // 4}i", numbers))
 
     def _report(self, message: str) -> None:
         try:
             self.control.sendall(message.encode())
-        except OSError:
+        except OSError:  # the host has closed the socket
             _exit(0)
 
 
 def main(settings: dict[str, Any]) -> dict[str, Any]:
-    """Set up the box and serve requests.
+    """Set up the init process and serve requests.
 
-    The init process never returns; each forked child returns with its request, which it then runs.
+    The init process itself never returns; each forked child returns the request whose action it must perform.
     """
     is_isolated = settings["writable"] is not None
     if is_isolated != (os.getpid() == 1):
@@ -120,7 +120,7 @@ def main(settings: dict[str, Any]) -> dict[str, Any]:
     for descriptor in settings["unused"]:
         os.close(descriptor)
     for join_file in settings["join_files"]:
-        os.write(join_file, b"0")
+        os.write(join_file, b"0")  # 0 is the process that writes
         os.close(join_file)
     if settings["uid"] is not None:
         os.setgroups([])
@@ -139,7 +139,7 @@ def main(settings: dict[str, Any]) -> dict[str, Any]:
     request, descriptors = InitProcess(_socket.socket(fileno=settings["control"]), settings["owner"]).serve()
     if not is_isolated:
         confine.exit_with_parent()
-        if os.getppid() != own_pid:
+        if os.getppid() != own_pid:  # the init process exited before that call
             os._exit(1)
     _confine_child(request, descriptors, settings["writable"])
     return request
@@ -169,11 +169,11 @@ def _read_all(descriptor: int) -> bytes:
         return file.read()
 
 
-def _signal_program(pid: int, number: int) -> None:
-    """Signal all processes of the program: all other processes of the box, or without isolation all descendants."""
-    for target in [-1] if os.getpid() == 1 else [pid, *_descendants(os.getpid())]:
+def _signal_others(number: int, *pids: int) -> None:
+    """Signal all other processes of the box (-1), or without isolation `pids` and all descendants of this process."""
+    for pid in [-1] if os.getpid() == 1 else [*pids, *_descendants(os.getpid())]:
         try:
-            os.kill(target, number)
+            os.kill(pid, number)
         except ProcessLookupError:
             pass  # the process has exited
 
@@ -191,19 +191,15 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _reap_remaining() -> bool:
-    """Kill and reap the processes that a program left in the box; False if one does not exit in time."""
+    """Kill and reap the processes that a program left behind; return False if one does not exit in time."""
     deadline = time.monotonic() + REAP_S
     while time.monotonic() < deadline:
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        except ChildProcessError:
+        except ChildProcessError:  # no process is left
             return True
-        for pid in [-1] if os.getpid() == 1 else _descendants(os.getpid()):
-            try:
-                os.kill(pid, _signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        _signal_others(_signal.SIGKILL)
         time.sleep(0.001)
     return False
 

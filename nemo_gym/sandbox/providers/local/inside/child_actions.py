@@ -1,4 +1,4 @@
-"""The tasks of a child of the init process: a command, a program, a session, file transfer."""
+"""The actions that a child of the init process performs: a command, a program, a session, file transfer."""
 
 # ruff: noqa: PTH103, PTH109, PTH112, PTH113, PTH119, PTH120, PTH123, SIM105
 # pathlib and contextlib would slow down every cold start.
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 CHANNEL = 3
-"""Descriptor for the data of a task: the snippets of a session, or an archive."""
+"""Descriptor of the channel: the socket for the snippets of a session, or an archive."""
 
 SOURCE_NAME = "main.py"
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 
-def run_task(request: dict[str, Any]) -> None:
-    """Run the task of a request in this process; most tasks do not return."""
+def run_action(request: dict[str, Any]) -> None:
+    """Perform the action of a request in this process. A command and a program do not return."""
     try:
         os.chdir(request["cwd"])
         _write_files(request.get("files", {}))
     except OSError as error:
         _fail(NOT_EXECUTABLE, f"{error.filename}: {error.strerror}")
-    tasks: dict[str, Callable[[dict[str, Any]], None]] = {
+    actions: dict[str, Callable[[dict[str, Any]], None]] = {
         "command": run_command,
         "program": run_program,
         "session": run_session,
         "pack": pack,
         "unpack": unpack,
     }
-    tasks[request["task"]](request)
+    actions[request["action"]](request)
 
 
 def run_command(request: dict[str, Any]) -> NoReturn:
@@ -57,8 +57,8 @@ def run_command(request: dict[str, Any]) -> NoReturn:
 
 
 def run_program(request: Mapping[str, Any]) -> None:
-    """Run source text as the main program, as `python main.py` would."""
-    module = _new_main_module("__main__", request)
+    """Run source text as the main program, as `python main.py` would, and exit."""
+    module = _new_main_module(request)
     _exit(_run_source(request["code"], module), module)
 
 
@@ -66,7 +66,7 @@ def run_session(request: Mapping[str, Any]) -> None:
     """Run snippets in one namespace until the host closes the channel."""
     import socket
 
-    module = _new_main_module("__main__", request)
+    module = _new_main_module(request)
     channel = socket.socket(fileno=CHANNEL)
     number = 0
     while True:
@@ -78,11 +78,11 @@ def run_session(request: Mapping[str, Any]) -> None:
                 file.seek(0)
                 code = file.read().decode()
             number += 1
-            has_raised = _run_snippet(code, f"cell {number}", module)
+            has_raised = _run_snippet(code, f"snippet {number}", module)
             sys.stdout.flush()
             sys.stderr.flush()
             channel.sendall(token + (b"failed" if has_raised else b"done"))
-        except KeyboardInterrupt:
+        except KeyboardInterrupt:  # the host's interrupt arrived outside a snippet
             continue
 
 
@@ -111,7 +111,7 @@ def unpack(request: Mapping[str, Any]) -> None:
 
 
 def _fail(status: int, message: str) -> NoReturn:
-    """Print a message and exit without cleanup."""
+    """Print a message to stderr and exit without cleanup."""
     os.write(2, f"{message}\n".encode())
     os._exit(status)
 
@@ -126,20 +126,19 @@ def _write_files(files: Mapping[str, bytes]) -> None:
             file.write(content)
 
 
-def _new_main_module(name: str, request: Mapping[str, Any]) -> ModuleType:
-    """Create the module in which the program runs, and remove the modules and paths of this package."""
+def _new_main_module(request: Mapping[str, Any]) -> ModuleType:
+    """Create the module `__main__` in which the program runs, set its paths, and unload the modules of this package."""
     for loaded in [loaded for loaded in sys.modules if loaded.partition(".")[0] == "nemo_gym"]:
         del sys.modules[loaded]
     sys.path[:] = [os.getcwd(), *request.get("paths", []), *(path for path in sys.path if path)]
     sys.argv[:] = [SOURCE_NAME]
     sys.orig_argv[:] = ["python", SOURCE_NAME]
-    module = type(sys)(name)
-    sys.modules[name] = sys.modules["__main__"] = module
+    module = sys.modules["__main__"] = type(sys)("__main__")
     return module
 
 
 def _run_source(code: str, module: ModuleType) -> int:
-    """Run a program in `module` and return its exit status."""
+    """Run a program in `module` and return its exit status; print the traceback of an uncaught exception."""
     try:
         exec(compile(code, SOURCE_NAME, "exec"), module.__dict__)
     except SystemExit as error:
@@ -187,7 +186,7 @@ def _exit(status: int, module: ModuleType) -> NoReturn:
 
 
 def _run_snippet(code: str, name: str, module: ModuleType) -> bool:
-    """Run one snippet and print the value of a last expression; return True if the snippet raised."""
+    """Run one snippet and, if it ends with an expression, print its value; return True if the snippet raised."""
     import ast
 
     try:
