@@ -340,22 +340,23 @@ def _validation_problems(row: Row, error: ValidationError) -> Iterator[RowProble
 
 
 def _data_path(row: Row, location: tuple[int | str, ...]) -> tuple[tuple[int | str, ...], Any]:
-    """Convert pydantic's error location to a path in the row; also return the object that contains the error.
+    """Convert pydantic's error location to a path in the row; also return the object or list that contains the error.
 
     A location also contains branches of unions, which are not keys of the data and are removed.
     """
     path: list[int | str] = []
     container: Any = row
     value: Any = row
-    in_list = False
+    tag_may_follow = False
     for number, part in enumerate(location):
         if isinstance(value, list) and isinstance(part, int):
             path.append(part)
-            container, value, in_list = value, value[part], True
+            container, value, tag_may_follow = value, value[part], True
         elif isinstance(value, dict):
-            is_branch = in_list and part == value.get("type")
-            in_list = False
-            if not is_branch and (part in value or number == len(location) - 1):
+            is_branch = tag_may_follow and part == value.get("type")
+            tag_may_follow = False
+            is_last = number == len(location) - 1  # may be a missing field
+            if not is_branch and (part in value or is_last):
                 path.append(part)
                 container, value = value, value.get(part)
     return tuple(path), container

@@ -151,7 +151,7 @@ def check_instances(config: DictConfig, resolved: Mapping[Any, Any]) -> Instance
         if name in RESERVED_KEYS or not isinstance(block, dict) or not is_server_block(block):
             continue
         path = _implementation_path(name, block)
-        if not is_almost_server(block):
+        if not is_almost_server(block):  # it has no entrypoint
             if path:
                 what, fix = f"server '{name}' has no entrypoint", "add 'entrypoint: app.py'"
                 result.incomplete[name] = ConfigProblem(what, path, fix, kind=AlmostServerError)

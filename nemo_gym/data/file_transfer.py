@@ -256,7 +256,7 @@ def _check_complete(size: int, total: int | None) -> None:
 
 
 def _read_position(path: Path) -> int:
-    """Return the largest position of this process's open descriptors of `path`; 0 if unknown, as on other systems."""
+    """Return how far this process has read `path` in any open descriptor; 0 if unknown, as without /proc."""
     position, resolved = 0, path.resolve()
     with contextlib.suppress(OSError):
         for descriptor in Path("/proc/self/fd").iterdir():

@@ -217,12 +217,12 @@ class MetricsCollector:
         return measured
 
     def _measure_input(self, items: Any) -> tuple[int, int, int]:
-        """Return the number of separators between the parts of an input, of its tokens and of its user messages."""
+        """Add the user messages of an input to the metrics; return the counts of JSON separators, tokens, user messages."""
         user_messages = self._metrics.user_messages
         if isinstance(items, str):
             user_messages.add(items)
             return 0, self._count_tokens(items), 1
-        separators, tokens, turns = max(len(items) - 1, 0), 0, 0
+        separators, tokens, user_turns = max(len(items) - 1, 0), 0, 0
         for item in items:
             content, role = item.get("content"), item.get("role")
             separators += count_separators(item)
@@ -231,11 +231,11 @@ class MetricsCollector:
             else:  # system messages are often the same in many rows
                 tokens += self._count_tokens(content) if role == "user" else self._cached_token_count(content)
             if role == "user":
-                turns += 1
+                user_turns += 1
                 user_messages.add(
                     content if isinstance(content, str) else orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
                 )
-        return separators, tokens, turns
+        return separators, tokens, user_turns
 
     def _text_tokens(self, value: Any) -> int:
         """Count the tokens of all texts in a value that are part of the model's input."""

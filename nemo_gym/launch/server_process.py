@@ -41,6 +41,7 @@ class ServerBoot(BaseModel):
     link_addresses: list[str] = []
     """Name of the link listener of each cell, then of the cell that each instance would have in quarantine."""
     limits: dict[str, list[tuple[int, int]]] = {}
+    """Descriptors of the semaphores that limit the calls to each model endpoint: counter and page of shared memory."""
     secrets: list[str] = []
     """Values that are masked in every text that is shown or stored."""
 
@@ -51,7 +52,7 @@ class ServerBoot(BaseModel):
                 "listeners": {name: numbers[fd] for name, fd in self.listeners.items()},
                 "cell_listeners": [numbers[fd] for fd in self.cell_listeners],
                 "limits": {
-                    name: [(numbers[counter], numbers[ledger]) for counter, ledger in group]
+                    name: [(numbers[counter], numbers[page]) for counter, page in group]
                     for name, group in self.limits.items()
                 },
             }

@@ -63,7 +63,9 @@ class ZygoteSpawner:
         """
         async with self._start_lock:
             if self._control is None:
-                if self._zygote_count >= MAX_ZYGOTES or self._spec is None:
+                if self._spec is None:
+                    raise ZygoteLost("the run is closing; no server can be started", where="launch")
+                if self._zygote_count >= MAX_ZYGOTES:
                     problem = f"the process that starts servers ended {self._zygote_count} times"
                     raise ZygoteLost(problem, where="launch")
                 await self._wait_for_exit()

@@ -143,7 +143,7 @@ def _turns(
             for call in tool_calls
             if call.model_call is not None and call.model_call.model_call_id == model_call.model_call_id
         ]
-        requests = _items(StoredRollout(captured), "function_call")
+        requests = _items(StoredRollout(captured), "function_call")  # a captured call holds its response like a record
         requested_ids = [str(item["call_id"]) for item in requests if item.get("call_id")]
         requested_ids = [each for each in requested_ids if each in observed_ids and each not in referring_ids]
         turns.append(

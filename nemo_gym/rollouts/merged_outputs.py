@@ -13,27 +13,28 @@ from nemo_gym.rollouts.run_files import FAILURES_ENDING, MATERIALIZED_ENDING, PR
 from nemo_gym.wire.stored_rollout import RolloutId, RolloutKey, Row, mark_invalid_reward
 
 COLLATED_FOLDER = "preprocessed_datasets"
+"""Folder of prepared dataset files, which are not outputs."""
 
 
 def find_outputs(patterns: str, *, output: Path | None = None) -> list[Path]:
     """Return the files that comma-separated glob patterns match, each once and sorted.
 
     Left out are the side files of outputs (failures, inputs, profiles), the outputs of earlier runs that were moved
-    aside, and `output` itself, unless it is the only match.
+    aside, prepared datasets, and `output` itself, unless it is the only match.
 
     Raises:
         ConfigPathNotFoundError: nothing matches.
     """
     globs = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
     matches = {Path(match) for pattern in globs for match in glob.glob(pattern, recursive=True)}  # noqa: PTH207 - patterns may be absolute
-    paths = sorted(path for path in matches if path.is_file() and not _is_side_file(path))
+    paths = sorted(path for path in matches if path.is_file() and not _is_left_out(path))
     outputs = [path for path in paths if output is None or path.resolve() != output.resolve()] or paths
     if not outputs:
         raise ConfigPathNotFoundError(f"no rollouts match {patterns!r}", fix="check input_glob")
     return outputs
 
 
-def _is_side_file(path: Path) -> bool:
+def _is_left_out(path: Path) -> bool:
     return (
         path.name.endswith((FAILURES_ENDING, MATERIALIZED_ENDING, PROFILE_ENDING))
         or path.parent.name.endswith(PREVIOUS_ENDING)

@@ -86,7 +86,7 @@ class CallRequest(GymRequest):
         self._plan = plan
         self._session = session
         self._scope: Scope | None = None
-        self._has_sent_body = False
+        self._body_was_read = False
         self._stream_consumed = False
         self._is_disconnected = False
 
@@ -120,12 +120,13 @@ class CallRequest(GymRequest):
     async def _receive(self) -> Message:
         """Return the body first, then wait: the caller stays connected until this task is cancelled.
 
-        Overrides an attribute of starlette, because a bound method stored there would be a reference cycle.
+        A method instead of starlette's instance attribute `_receive`, because a bound method in an attribute of its own
+        object is a reference cycle.
         """
-        if self._has_sent_body:
+        if self._body_was_read:
             disconnected: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
             return await disconnected  # never set
-        self._has_sent_body = True
+        self._body_was_read = True
         return {"type": "http.request", "body": self._call.body_bytes(), "more_body": False}
 
 
@@ -232,11 +233,12 @@ class CallHandler:
     ) -> Reply | EndpointOutcome:
         """Send an unusual outcome through the app's stack and return the reply.
 
-        For an HTTP request, return the outcome: `serve_http` sends it through the stack with the real connection.
+        For an HTTP request, return the outcome: `serve_http` puts it into the scope, and the stack sends it on the real
+        connection.
         """
         if request is not None and not isinstance(request, CallRequest):
             return outcome
-        scope = scope_of(call, caller_enforces_deadline=True)
+        scope = scope_of(call, caller_enforces_deadline=True)  # the endpoint has run: the stack needs no alarm
         scope[OUTCOME_KEY] = outcome
         return await collect_reply(self.app, call, scope)
 

@@ -227,7 +227,7 @@ class DeadlineMiddleware:
     async def _serve(self, seconds: float, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request with a deadline; enforce the deadline unless the caller does."""
         if CALLER_ENFORCES_DEADLINE in scope:
-            with deadlines.time_limit(seconds):
+            with deadlines.time_limit(seconds):  # only sets the deadline of nested calls
                 await self.app(scope, receive, send)
             return
         try:

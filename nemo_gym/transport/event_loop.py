@@ -124,7 +124,7 @@ class CoalescingTransport:
         self._size = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Buffer `data` until the end of the round; write immediately above `MAX_BUFFERED_BYTES`."""
+        """Buffer `data` until the end of the round, or write at once if more than `MAX_BUFFERED_BYTES` are buffered."""
         chunk = data if type(data) is bytes else bytes(data)
         if not self._unsent:
             self._batch.put(self._transport, self._unsent)

@@ -109,13 +109,13 @@ class Report:
     def next_commands(self) -> dict[str, str]:
         """Return commands to run next, keyed by purpose."""
         commands: dict[str, str] = {}
-        failed_attempts = self.progress.failed_attempts
-        has_given_up = self.plan.given_up or any(count >= self.max_attempts for count in failed_attempts)
+        attempts_of_failed = self.progress.failed_attempts
+        has_given_up = self.plan.given_up or any(attempts >= self.max_attempts for attempts in attempts_of_failed)
         if self.interrupted or self.stopped:
             is_out_of_tokens = self.stopped is not None and LIMIT_KEYS[TOTAL] in self.stopped
             resume = resume_command(self.words)
             commands["continue"] = self._command_with_double(TOTAL) if is_out_of_tokens else resume
-        elif any(count < self.max_attempts for count in failed_attempts):
+        elif any(attempts < self.max_attempts for attempts in attempts_of_failed):
             commands["retry the failed"] = resume_command(self.words)
         elif has_given_up:
             flag, value = "--max-attempts", str(self.max_attempts + 1)

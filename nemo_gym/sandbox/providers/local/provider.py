@@ -269,6 +269,7 @@ class LocalProvider(ArchiveProvider):
         await self._run_operation(handle, {"action": "unpack"}, operation, channel=packed.fileno())
 
     async def _receive_archive(self, handle: SandboxHandle, origin: str, packed: IO[bytes]) -> bool:
+        """Write an archive of `origin` to `packed`; return False if it is cut at `max_transfer_bytes`."""
         request, operation = {"action": "pack", "path": origin}, f"download of {origin}"
         download = await self._run_operation(handle, request, operation, channel_limit=self.max_transfer_bytes)
         packed.write(download.channel)
