@@ -217,7 +217,7 @@ class MetricsCollector:
         return measured
 
     def _measure_input(self, items: Any) -> tuple[int, int, int]:
-        """Add the user messages of an input to the metrics; return the counts of JSON separators, tokens, user messages."""
+        """Add the user messages of an input to the metrics; return its number of separators, tokens, user messages."""
         user_messages = self._metrics.user_messages
         if isinstance(items, str):
             user_messages.add(items)

@@ -6,7 +6,7 @@ PRELUDE = """
 import fcntl, os, pty, socket, time
 held = []  # until the program ends: the limit of descriptors ends the loop, and memory is measured every 10 ms
 def in_children(work):
-    for _ in range(16):
+    for _ in range(20):
         if os.fork() == 0:
             try:
                 work()
