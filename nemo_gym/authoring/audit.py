@@ -120,14 +120,14 @@ def generated_rows(folder: Path, count: int, seed: int) -> list[Row]:
     """Return `count` rows of the folder's `generate.py`; none if the file is missing.
 
     Raises:
-        ConfigError: `generate.py` cannot be imported, or exits with an error.
+        ConfigError: `generate.py` cannot be imported, or exits because it cannot make `count` different rows.
     """
     if not count or not (folder / "generate.py").exists():
         return []
     try:
         return list(import_folder_module(folder, "generate").rows(count, seed=seed))
     except SystemExit as error:
-        raise ConfigError(str(error), where=str(folder / "generate.py"), fix="fewer --rows") from None
+        raise ConfigError(str(error), where=str(folder / "generate.py"), fix="pass a smaller --rows") from None
 
 
 def request_model(server: Any) -> type[BaseModel]:

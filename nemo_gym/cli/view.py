@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="*", metavar="PATH", help="file of rollouts, or folder with such files")
     flags.switch("--text", "print to the terminal instead of serving a page")
     flags.switch("--failed", "only failed rollouts (with --text or --export)")
-    flags.text("--where", "FILTER", 'only rollouts that match, such as "reward < 1 and turns > 2"')
+    flags.text("--where", "FILTER", 'only rollouts that match, such as "reward < 1" (with --text or --export)')
     flags.text("--search", "WORDS", "only rollouts with these words (with --text)")
     flags.integer("--limit", "rows to print with --text (default: 50)", default=50)
     flags.text("--export", "DIR", "write pages that open from disk to this folder, and exit")
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     if rollout_name is not None:
         paths = paths[:-1]
     if not paths:
-        output.report_error("PATH is missing, such as: gym view results/rollouts.jsonl")
+        output.report_error("PATH is missing; example: gym view results/rollouts.jsonl")
         return 2
     conditions = (args.where, 'outcome == "failed"' if args.failed else "")
     row_filter = " and ".join(f"({condition})" for condition in conditions if condition)
@@ -61,6 +61,9 @@ def run(args: argparse.Namespace) -> int:
         return _print_rollouts(runs, int(rollout_name.group(1)), rollout_name.group(2), as_json=args.json)
     if args.text:
         return _print_table(runs, row_filter, args)
+    if row_filter:
+        output.report_error("--where and --failed need --text or --export; the page has its own filter")
+        return 2
     return _serve(runs, args)
 
 

@@ -336,7 +336,8 @@ def to_latex(shape: MathShape) -> str:
         if value.denominator == 1:
             return str(value.numerator)
         if shape.form == "decimal":
-            return f"{float(value):.{max(shape.places, 1)}f}"
+            places = shape.places + 2 if shape.percent else shape.places
+            return f"{float(value):.{max(places, 1)}f}"
         sign = "-" if value < 0 else ""
         return f"{sign}\\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
     raise UnreadableExpression("neither a number nor an expression")

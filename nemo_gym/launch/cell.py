@@ -165,7 +165,7 @@ async def _serve(
     apps: dict[str, ASGIApp] = {WAITING_CALLS: waiting_calls_app, **{name: app for name, (_, app) in servers.items()}}
     for instance, cell in elsewhere:
         link = links[cell] = CellLink(sockets.link_addresses[cell], sockets.token, instance.name)
-        apps[instance.name] = RemoteInstance(instance.name, [link])  # for calls that were sent before the quarantine
+        apps[instance.name] = RemoteInstance(instance.name, [link])  # forwards calls that still arrive here
         in_process.mount(instance.host, instance.port, apps[instance.name])
     options = webserver.uvicorn_options(config)
     app_listeners = []

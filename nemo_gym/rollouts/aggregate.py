@@ -271,7 +271,11 @@ async def _post(client: ServerClient, server: str, records: list[Row], retries: 
 
 
 def write_metrics(path: Path, entries: Iterable[Row]) -> None:
-    """Write the entries as an indented JSON array, group by group, to a new file that then replaces `path`."""
+    """Write the entries as an indented JSON array to a new file, which then replaces `path`.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
     try:
         with whole_file(path) as file:
             file.write(b"[")
@@ -284,7 +288,7 @@ def write_metrics(path: Path, entries: Iterable[Row]) -> None:
 
 
 def _write_entry(file: BinaryIO, entry: Row) -> None:
-    """Write one entry; an iterator of group metrics is written element by element."""
+    """Write one entry; its metrics of tasks may be an iterator, which is never held in memory as a whole."""
     for number, (name, value) in enumerate(entry.items()):
         file.write((b",\n    " if number else b"\n  {\n    ") + orjson.dumps(name) + b": ")
         if name == GROUP_METRICS and isinstance(value, Iterator):

@@ -206,7 +206,7 @@ def classify_result(
 
 
 def reward_problem(reward: Any) -> str | None:
-    """Return why a reward is missing or not a finite number; None if it is one."""
+    """Describe the problem of a reward that is missing or not a finite number; None for a finite number."""
     if reward is None:
         return "the result has no reward"
     if reward in NOT_FINITE_TEXTS:

@@ -351,7 +351,8 @@ class EndpointPlan:
     def result(self, answer: Any, injected: Response | None) -> Response | BaseModel | bytes:
         """Return the answer of the handler as a model or JSON bytes.
 
-        Return a response if the answer is one, has another status than 200, or the handler set headers or cookies.
+        Return a response if the handler returned one or set a status, headers or cookies, or if the route declares
+        another status than 200 (which is ignored for a model from a handler of `json_endpoint`).
         """
         has_extras = injected is not None and (injected.raw_headers or injected.status_code)
         if self.handler is not self.endpoint and isinstance(answer, BaseModel):  # wrapped by `json_endpoint`

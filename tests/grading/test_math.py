@@ -13,7 +13,9 @@ from nemo_gym.grading.math import (
     compare_math,
     extract_math_answer,
     raise_needs_symbols,
+    to_latex,
 )
+from nemo_gym.grading.math_parsing import parse_math
 from nemo_gym.grading.result_types import ExtractedAnswer, NoAnswer, Verdict, VerdictKind
 
 
@@ -202,3 +204,9 @@ def test_a_decimal_of_few_digits_is_not_the_fraction_it_is_near(value: Fraction,
 def test_notation_that_prints_the_same_is_cleaned_the_same(text: str, cleaned: str) -> None:
     """Every comparison starts from the cleaned text."""
     assert clean(text) == cleaned
+
+
+@pytest.mark.parametrize(("text", "latex"), [(r"12.5\%", "0.125"), (r"0.5\%", "0.005"), ("2.50", "2.50")])
+def test_a_decimal_keeps_its_digits_as_latex(text: str, latex: str) -> None:
+    """A percentage cut to its own number of places would equal other answers in the symbolic comparison."""
+    assert to_latex(parse_math(text)) == latex

@@ -78,3 +78,14 @@ def test_nothing_a_terminal_would_obey_gets_through(
 
     assert not set(message) & set("\x1b\x07\r\x9b\u202e\u2066")
     assert "\\x" in escape_terminal_codes(text)
+
+
+@pytest.mark.parametrize("flags", [["--where", "reward < 1"], ["--failed"]])
+def test_a_filter_without_text_or_export_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    """The page would show every rollout, as if the filter matched them all."""
+    output = write(tmp_path / "rollouts.jsonl", record(0))
+
+    assert main(["view", str(output), *flags]) == 2
+    assert "--text or --export" in capsys.readouterr().err

@@ -142,7 +142,7 @@ def config_overrides(args: argparse.Namespace) -> list[str]:
 
 
 def add_search_dirs(args: argparse.Namespace) -> None:
-    """Search --search-dir folders first, the last before all; make all roots but the working directory importable."""
+    """Put --search-dir folders before the other search roots, the last one given first; make the roots importable."""
     for folder in getattr(args, "search_dir", ()):
         roots = os.environ.get(EXTRA_ROOTS_ENV_VAR)
         os.environ[EXTRA_ROOTS_ENV_VAR] = os.pathsep.join(filter(None, [str(Path(folder).resolve()), roots]))
