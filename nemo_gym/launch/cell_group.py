@@ -107,24 +107,28 @@ class CellGroup:
         """Return the crashes of processes that serve an instance, reported after the time `since`.
 
         A caller may learn of a lost connection before the exit of the process is reported, so wait for the report: for
-        CLOSE_SECONDS, or while such a process is blocked, because it will recover or be ended.
+        CLOSE_SECONDS, or while a handler blocks such a process, because it will recover or be ended.
         """
         limit = time.monotonic() + CLOSE_SECONDS
         while True:
             crashes = [crash for at, unit, crash in self._ended if at >= since and self._serves(unit, instance)]
-            if crashes or (time.monotonic() >= limit and not self.is_blocked(instance)):
+            if crashes or (time.monotonic() >= limit and not self.blocking_handler(instance)):
                 return crashes
             with suppress(TimeoutError):
                 async with asyncio.timeout(CHECK_SECONDS):
                     await self._end_reported.wait()
 
-    def is_blocked(self, instance: str) -> bool:
-        """Return whether the event loop of a process that serves an instance has not run for BLOCKED_SECONDS."""
-        return any(
-            unit.pid is not None and unit.status is not None and unit.status.seconds_blocked > BLOCKED_SECONDS
-            for unit in self._supervisor.units
-            if self._serves(unit, instance)
-        )
+    def blocking_handler(self, instance: str) -> RunningHandler | None:
+        """Return the handler that has blocked a process which serves an instance for BLOCKED_SECONDS; None without one.
+
+        A process that is stopped from outside is blocked, but by no handler.
+        """
+        for unit in self._supervisor.units:
+            if unit.pid is None or unit.status is None or not self._serves(unit, instance):
+                continue
+            if unit.status.seconds_blocked > BLOCKED_SECONDS and (handler := unit.status.handler()) is not None:
+                return handler
+        return None
 
     def _serves(self, unit: ServerUnit, instance: str) -> bool:
         """Return whether the process of a unit may answer calls to an instance."""

@@ -28,7 +28,7 @@ from nemo_gym.launch.zygote import ZygoteSpec
 from nemo_gym.serve.access import AccessPolicy
 from nemo_gym.serve.addresses import adopt_run_token, run_addresses
 from nemo_gym.serve.head import head_app
-from nemo_gym.serve.process_status import Crash
+from nemo_gym.serve.process_status import Crash, RunningHandler
 from nemo_gym.serve.session import SESSION_SECRET_ENV_VAR
 from nemo_gym.serve.webserver import uvicorn_options
 from nemo_gym.transport import in_process, run_token
@@ -210,9 +210,9 @@ class Run:
         """Return the instances that no process serves or will serve."""
         return self._cell_group.lost_instances if self._cell_group else set()
 
-    def is_blocked(self, instance: str) -> bool:
-        """Return whether the event loop of a process that serves an instance does not run."""
-        return self._cell_group is not None and self._cell_group.is_blocked(instance)
+    def blocking_handler(self, instance: str) -> RunningHandler | None:
+        """Return the handler that blocks a process which serves an instance; None without one."""
+        return self._cell_group.blocking_handler(instance) if self._cell_group else None
 
     async def find_crashes(self, instance: str, since: float) -> list[Crash]:
         """Return the crashes since a time of processes that serve an instance; wait for reports that may follow."""

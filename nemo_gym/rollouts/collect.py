@@ -32,7 +32,7 @@ from nemo_gym.rollouts.outcome import (
     truncate_to_microseconds,
 )
 from nemo_gym.rollouts.refusals import RefusalBreaker, refusal_reason
-from nemo_gym.serve.process_status import Crash
+from nemo_gym.serve.process_status import Crash, RunningHandler
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.call_timing import phase_seconds, phases_from_error
 from nemo_gym.transport.event_loop import is_cancelled
@@ -202,8 +202,8 @@ class ServerMonitor(Protocol):
         """Return the servers that ended and will not be restarted."""
         ...
 
-    def is_blocked(self, instance: str) -> bool:
-        """Return whether the event loop of a process that serves a server does not run."""
+    def blocking_handler(self, instance: str) -> RunningHandler | None:
+        """Return the handler that blocks a process which serves a server; None without one."""
         ...
 
     async def find_crashes(self, instance: str, since: float) -> Sequence[Crash]:
@@ -243,14 +243,22 @@ class AttemptRules:
             return failure, 0
         if failure.server not in needed:  # in a later phase than dispatch, the rollout called the server after all
             return failure, MAX_RESENDS if failure.phase == Phase.DISPATCH else 0
-        is_timeout = failure.kind == FailureKind.TIMEOUT
-        if self.monitor is None or (is_timeout and not self.monitor.is_blocked(failure.server)):
-            return failure, 0
-        # A server that was blocked at a timeout crashes only afterwards, if it does not recover.
-        crashes = await self.monitor.find_crashes(failure.server, time.monotonic() if is_timeout else sent_at)
-        if not crashes:
+        if self.monitor is None or failure.refusal_status is not None:
             return failure, 0
         own = job.key.rollout_id
+
+        def is_innocent(culprit: RunningHandler) -> bool:
+            return culprit.server not in needed or culprit.rollout not in (None, own)
+
+        if failure.kind == FailureKind.TIMEOUT:
+            sent_at = time.monotonic()  # if a request of another rollout blocks the server, the crash follows
+            blocking = self.monitor.blocking_handler(failure.server)
+            if blocking is None or not is_innocent(blocking):
+                note = f"; it is blocked: {blocking} is running" if blocking else ""
+                return replace(failure, message=failure.message + note), 0
+        crashes = await self.monitor.find_crashes(failure.server, sent_at)
+        if not crashes:
+            return failure, 0
         crash = next((crash for crash in crashes if crash.handler and crash.handler.rollout == own), crashes[-1])
         if str(crash) not in failure.message:
             failure = replace(failure, message=f"{failure.message}; its process ended: {crash}")
@@ -258,8 +266,7 @@ class AttemptRules:
         if culprit is None or culprit.server not in self.needed_servers:
             return failure, 0
         failure = replace(failure, server=culprit.server)
-        is_innocent = culprit.server not in needed or culprit.rollout not in (None, own)
-        return failure, MAX_RESENDS if is_innocent and self.lost_server(job.agent) is None else 0
+        return failure, MAX_RESENDS if is_innocent(culprit) and self.lost_server(job.agent) is None else 0
 
 
 async def collect(

@@ -147,7 +147,7 @@ async def test_the_culprit_of_a_crash_is_known_over_http(tmp_path: Path, path: s
         begin = time.monotonic()
         culprit = asyncio.create_task(caller.failure(run, "bad", path, (7, 1)))
         if path == "/sleep":
-            await wait_until(lambda: run.is_blocked("bad"))
+            await wait_until(lambda: run.blocking_handler("bad"))
         [crash] = await run.find_crashes("bad", begin)  # waits for the end of a blocked process
         problems = [await innocent, await culprit]
         later, others = await run.find_crashes("bad", time.monotonic()), await run.find_crashes("fine", begin)
