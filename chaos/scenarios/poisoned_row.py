@@ -5,10 +5,17 @@ import random
 from pathlib import Path
 
 from chaos.evaluation import BrokenPromise, read_records, rollout_id
-from chaos.faulty_server import BLOCKS, CRASHES, FaultyEvaluation
+from chaos.faulty_server import BLOCKS, CRASHES, FAULTY, GOOD, TWIN, FaultyEvaluation
 
 FAULTS = (*CRASHES, *(fault for fault in BLOCKS if fault != "thread"))
 """Without the fault of a thread: whose request started it is unknown when the process ends."""
+BLOCKS_OF_SERVERS = (
+    *(f"{name}.resources_servers.faulty" for name in (FAULTY, TWIN)),
+    f"{GOOD}.resources_servers.arithmetic",
+    *(f"{name}_agent.responses_api_agents.simple_agent" for name in (FAULTY, GOOD, TWIN)),
+    "policy_model.responses_api_models.scripted_model",
+)
+"""All servers run in separate processes: in a cell, the short limit for a blocked process would be too short."""
 
 
 def run_seed(folder: Path, seed: int) -> str:
@@ -18,7 +25,7 @@ def run_seed(folder: Path, seed: int) -> str:
     job = FaultyEvaluation(
         folder, {task: fault}, tasks=6,
         overrides=[
-            "+faulty.resources_servers.faulty.hosting=process", "+blocked_cell_timeout_seconds=0.2",
+            *(f"+{block}.hosting=process" for block in BLOCKS_OF_SERVERS), "+blocked_cell_timeout_seconds=0.3",
             "--concurrency=36", "--max-attempts=2",
         ],
     )  # fmt: skip
