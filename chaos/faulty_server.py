@@ -38,6 +38,7 @@ SOURCE = '''
         model_config = ConfigDict(extra="allow")
         expected_answer: int
         fault: str = ""
+        pause: float = 0.0
 
 
     class VerifyRequest(RunRequest, BaseVerifyRequest):
@@ -49,6 +50,7 @@ SOURCE = '''
         config: BaseResourcesServerConfig
 
         async def verify(self, body: VerifyRequest) -> BaseVerifyResponse:
+            await asyncio.sleep(body.pause)
             if body.fault in ("thread", "late"):
                 await asyncio.sleep(0.05)
             if body.fault == "thread":

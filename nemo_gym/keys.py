@@ -38,6 +38,8 @@ SESSION_ID_KEY = "session_id"
 
 DEADLINE_HEADER = "x-nemo-gym-deadline"
 """Seconds until the caller's deadline, as a decimal number; each hop sends the remainder."""
+ROLLOUT_HEADER = "x-nemo-gym-rollout"
+"""`<task index>-<rollout index>` of the rollout that a call belongs to; sent only to servers of the run."""
 
 MODELS, RESOURCES, AGENTS = "responses_api_models", "resources_servers", "responses_api_agents"
 SERVER_TYPES = (MODELS, RESOURCES, AGENTS)

@@ -45,6 +45,7 @@ Cookies, paths and headers carry the rest:
 |
 | path | `/ng-rollout/<id>/…` before any path | the rollout of a call, for captures and logs |
 | header | `{deadline}` | seconds until the caller gives up ([deadlines](../calls.md#deadlines)) |
+| header | `{rollout}` | the rollout of the call, only between servers of a run; optional ([cells](../cells.md)) |
 | header of an error | `{failed}`, `{failed_path}` | the server that failed, and its path |
 | header of an error | `{error}`, `{upstream}` | the kind of error, and the status of the endpoint behind the server |
 
@@ -55,7 +56,7 @@ describes it, with status 500, or 504 after a timeout; it never carries a reward
 
 def endpoints_page(note: str) -> str:
     """Return the page as Markdown."""
-    from nemo_gym.keys import DEADLINE_HEADER
+    from nemo_gym.keys import DEADLINE_HEADER, ROLLOUT_HEADER
     from nemo_gym.transport.client_response import (
         ERROR_HEADER,
         FAILED_HEADER,
@@ -65,6 +66,7 @@ def endpoints_page(note: str) -> str:
 
     introduction = INTRODUCTION.format(
         deadline=DEADLINE_HEADER,
+        rollout=ROLLOUT_HEADER,
         failed=FAILED_HEADER,
         failed_path=FAILED_PATH_HEADER,
         error=ERROR_HEADER,

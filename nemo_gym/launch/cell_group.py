@@ -7,8 +7,10 @@ over a link. A cell that still hosts it keeps its sessions until it crashes itse
 
 import asyncio
 import logging
-from collections import Counter, defaultdict
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,18 +18,18 @@ from typing import Any
 from nemo_gym.errors import ServerUnreachable
 from nemo_gym.launch.hosted_instances import Instance
 from nemo_gym.launch.ports import Listeners, listen_on_unix_socket, new_unix_name, refuse_connections, unix_name
-from nemo_gym.launch.supervisor import ServerUnit, Supervisor
-from nemo_gym.serve.process_status import RunningHandler
+from nemo_gym.launch.supervisor import CHECK_SECONDS, CLOSE_SECONDS, ServerUnit, Supervisor
+from nemo_gym.serve.process_status import Crash, RunningHandler
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.cell_link import CellLink, RemoteInstance
 from nemo_gym.wire.call_reply import Call, Reply
-from nemo_gym.wire.stored_rollout import RolloutId
 
 logger = logging.getLogger(__name__)
 
 QUARANTINE_CRASHES = 2
 BLOCKED_SECONDS = 1.0
 """A call that is cancelled while its cell has been blocked for this long names the server that blocks it."""
+MAX_REMEMBERED_CRASHES = 100
 
 MakeUnit = Callable[[str, Mapping[str, Any]], ServerUnit]
 """Makes a unit from its name and the spawn request of its process."""
@@ -50,8 +52,9 @@ class CellGroup:
         self._token = ""
         self.lost_instances: set[str] = set()
         """Instances that no process serves or will serve."""
-        self.culprit_rollouts: defaultdict[str, set[RolloutId]] = defaultdict(set)
-        """The rollouts whose requests were running when an instance ended or blocked its process, by instance."""
+        self._ended: deque[tuple[float, ServerUnit, Crash]] = deque(maxlen=MAX_REMEMBERED_CRASHES)
+        """When and why processes ended, oldest first."""
+        self._end_reported = asyncio.Event()
 
     def create_units(self, make_unit: MakeUnit, token: str) -> list[ServerUnit]:
         """Create the units of the shared cells and the links to them; `token` is the run token that opens a link."""
@@ -90,14 +93,47 @@ class CellGroup:
         if handler is None and frames:  # outside any request, a thread of a server held the interpreter lock
             handler = RunningHandler(str(self._instance_at(frames[0].path)), frames[0].function)
         crash = unit.last_crash = replace(crash, handler=handler, frames=frames)
-        if handler is not None and handler.rollout is not None:
-            self.culprit_rollouts[handler.server].add(handler.rollout)
+        self._ended.append((time.monotonic(), unit, crash))
+        self._end_reported.set()
+        self._end_reported = asyncio.Event()
         if handler is None or unit not in self.units or handler.server not in self._hosted:
             return
         self._crashes[handler.server] += 1
         if handler.server not in self._quarantined and self._crashes[handler.server] >= QUARANTINE_CRASHES:
             unit.crashes.clear()  # the restarted cell does not host the instance that crashed it
             self._quarantine(handler.server)
+
+    async def find_crashes(self, instance: str, since: float) -> list[Crash]:
+        """Return the crashes of processes that serve an instance, reported after the time `since`.
+
+        A caller may learn of a lost connection before the exit of the process is reported, so wait for the report: for
+        CLOSE_SECONDS, or while a handler blocks such a process, because it will recover or be ended.
+        """
+        limit = time.monotonic() + CLOSE_SECONDS
+        while True:
+            crashes = [crash for at, unit, crash in self._ended if at >= since and self._serves(unit, instance)]
+            if crashes or (time.monotonic() >= limit and not self.blocking_handler(instance)):
+                return crashes
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_SECONDS):
+                    await self._end_reported.wait()
+
+    def blocking_handler(self, instance: str) -> RunningHandler | None:
+        """Return the handler that has blocked a process which serves an instance for BLOCKED_SECONDS; None without one.
+
+        A process that is stopped from outside is blocked, but by no handler.
+        """
+        for unit in self._supervisor.units:
+            if unit.pid is None or unit.status is None or not self._serves(unit, instance):
+                continue
+            if unit.status.seconds_blocked > BLOCKED_SECONDS and (handler := unit.status.handler()) is not None:
+                return handler
+        return None
+
+    def _serves(self, unit: ServerUnit, instance: str) -> bool:
+        """Return whether the process of a unit may answer calls to an instance."""
+        name = unit.request.get("instance")  # None for a shared cell
+        return name == instance if name is not None else instance in self._hosted
 
     def _instance_at(self, path: str) -> str | None:
         """Return the name of the first instance whose folder contains the file `path`; None without one."""

@@ -28,6 +28,7 @@ from nemo_gym.launch.zygote import ZygoteSpec
 from nemo_gym.serve.access import AccessPolicy
 from nemo_gym.serve.addresses import adopt_run_token, run_addresses
 from nemo_gym.serve.head import head_app
+from nemo_gym.serve.process_status import Crash, RunningHandler
 from nemo_gym.serve.session import SESSION_SECRET_ENV_VAR
 from nemo_gym.serve.webserver import uvicorn_options
 from nemo_gym.transport import in_process, run_token
@@ -209,9 +210,13 @@ class Run:
         """Return the instances that no process serves or will serve."""
         return self._cell_group.lost_instances if self._cell_group else set()
 
-    def culprit_rollouts(self, instance: str) -> set[RolloutId]:
-        """Return the rollouts whose requests were running when an instance ended or blocked its process."""
-        return self._cell_group.culprit_rollouts.get(instance, set()) if self._cell_group else set()
+    def blocking_handler(self, instance: str) -> RunningHandler | None:
+        """Return the handler that blocks a process which serves an instance; None without one."""
+        return self._cell_group.blocking_handler(instance) if self._cell_group else None
+
+    async def find_crashes(self, instance: str, since: float) -> list[Crash]:
+        """Return the crashes since a time of processes that serve an instance; wait for reports that may follow."""
+        return await self._cell_group.find_crashes(instance, since) if self._cell_group else []
 
     def lost_processes(self) -> list[str]:
         """Return the names of processes that ended and will not be restarted."""

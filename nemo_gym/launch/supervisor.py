@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from nemo_gym.config.secret_text import mask_text
 from nemo_gym.errors import GymError
 from nemo_gym.launch.spawners import ZygoteSpawner
-from nemo_gym.serve.process_status import STACK_SIGNAL, Frame, RunningHandler, StatusReader
+from nemo_gym.serve.process_status import STACK_SIGNAL, Crash, StatusReader
 
 logger = logging.getLogger(__name__)
 
@@ -100,20 +100,6 @@ class ProcessLog(asyncio.Protocol):
             self._file = None
         if self._closed is not None and not self._closed.done():
             self._closed.set_result(None)
-
-
-@dataclass(frozen=True)
-class Crash:
-    """The unexpected end of a process and the handler that was running, which is its likely cause."""
-
-    cause: str
-    handler: RunningHandler | None = None
-    frames: Sequence[Frame] = ()
-    """The stacks of a process that was ended because it was blocked."""
-
-    def __str__(self) -> str:
-        location = f" ({self.frames[0]})" if self.frames else ""
-        return f"{self.cause}; {self.handler} was running{location}" if self.handler else self.cause
 
 
 @dataclass

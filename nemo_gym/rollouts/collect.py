@@ -8,7 +8,7 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -32,10 +32,11 @@ from nemo_gym.rollouts.outcome import (
     truncate_to_microseconds,
 )
 from nemo_gym.rollouts.refusals import RefusalBreaker, refusal_reason
+from nemo_gym.serve.process_status import Crash, RunningHandler
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.call_timing import phase_seconds, phases_from_error
 from nemo_gym.transport.event_loop import is_cancelled
-from nemo_gym.wire.stored_rollout import RolloutId, RolloutKey, StoredRollout
+from nemo_gym.wire.stored_rollout import RolloutKey, StoredRollout
 
 logger = logging.getLogger("nemo_gym.rollouts")
 
@@ -55,10 +56,12 @@ left for a resumed run, after the cause is fixed."""
 RETRIED_KINDS = frozenset(FailureKind) - {FailureKind.INVALID_REWARD, FailureKind.INTERNAL}
 """Kinds that an agent defines are not retried within a run either."""
 
+LOST_CALL_KINDS = frozenset(
+    {FailureKind.SERVER_DIED, FailureKind.MODEL_UNREACHABLE, FailureKind.JUDGE_FAILED, FailureKind.TIMEOUT}
+)
+"""Kinds of failures that the crash of a server, or a blocked server, can cause."""
 MAX_RESENDS = 10
-"""How often one attempt may be sent again because a server that its rollout does not use ended or blocked a process."""
-MAX_RESENDS_SHARED_SERVER = 3
-"""How often one attempt may be sent again because another rollout's request ended a server that both use."""
+"""How often one attempt may be sent again because another server or rollout ended or blocked a process."""
 
 ROLLOUT_DEADLINE = "rollout"
 
@@ -199,8 +202,12 @@ class ServerMonitor(Protocol):
         """Return the servers that ended and will not be restarted."""
         ...
 
-    def culprit_rollouts(self, instance: str) -> Collection[RolloutId]:
-        """Return the rollouts whose requests were running when a server ended or blocked its process."""
+    def blocking_handler(self, instance: str) -> RunningHandler | None:
+        """Return the handler that blocks a process which serves a server; None without one."""
+        ...
+
+    async def find_crashes(self, instance: str, since: float) -> Sequence[Crash]:
+        """Return the crashes since a time of processes that serve a server; wait for reports that may follow."""
         ...
 
 
@@ -225,22 +232,41 @@ class AttemptRules:
         lost = self.monitor.lost_instances() if self.monitor is not None else ()
         return next((name for name in self.needed_servers.get(agent, (agent,)) if name in lost), None)
 
-    def max_resends(self, job: Job, failure: Failure) -> int:
-        """Return how often an attempt may be sent again after a failure that its rollout did not cause.
+    async def find_culprit(self, job: Job, failure: Failure, sent_at: float) -> tuple[Failure, int]:
+        """Return the failure with its culprit, and how often the attempt may be sent again if its rollout is innocent.
 
         A server that the rollout does not use can end or block the process that it shares with the agent, and so can
         the request of another rollout to a server that both use.
         """
         needed = self.needed_servers.get(job.agent)
-        is_blocked = failure.kind == FailureKind.TIMEOUT and failure.phase == Phase.DISPATCH
-        is_ended = failure.kind == FailureKind.SERVER_DIED
-        if not (is_ended or is_blocked) or needed is None or failure.server not in self.needed_servers:
-            return 0
+        if failure.kind not in LOST_CALL_KINDS or needed is None or failure.server not in self.needed_servers:
+            return failure, 0
         if failure.server not in needed:  # in a later phase than dispatch, the rollout called the server after all
-            return MAX_RESENDS if failure.phase == Phase.DISPATCH else 0
-        culprits = self.monitor.culprit_rollouts(failure.server) if self.monitor is not None else ()
-        is_innocent = culprits and job.key.rollout_id not in culprits and self.lost_server(job.agent) is None
-        return MAX_RESENDS_SHARED_SERVER if is_innocent and is_ended else 0
+            return failure, MAX_RESENDS if failure.phase == Phase.DISPATCH else 0
+        if self.monitor is None or failure.refusal_status is not None:
+            return failure, 0
+        own = job.key.rollout_id
+
+        def is_innocent(culprit: RunningHandler) -> bool:
+            return culprit.server not in needed or culprit.rollout not in (None, own)
+
+        if failure.kind == FailureKind.TIMEOUT:
+            sent_at = time.monotonic()  # if a request of another rollout blocks the server, the crash follows
+            blocking = self.monitor.blocking_handler(failure.server)
+            if blocking is None or not is_innocent(blocking):
+                note = f"; it is blocked: {blocking} is running" if blocking else ""
+                return replace(failure, message=failure.message + note), 0
+        crashes = await self.monitor.find_crashes(failure.server, sent_at)
+        if not crashes:
+            return failure, 0
+        crash = next((crash for crash in crashes if crash.handler and crash.handler.rollout == own), crashes[-1])
+        if str(crash) not in failure.message:
+            failure = replace(failure, message=f"{failure.message}; its process ended: {crash}")
+        culprit = crash.handler
+        if culprit is None or culprit.server not in self.needed_servers:
+            return failure, 0
+        failure = replace(failure, server=culprit.server)
+        return failure, MAX_RESENDS if is_innocent(culprit) and self.lost_server(job.agent) is None else 0
 
 
 async def collect(
@@ -360,24 +386,26 @@ class _WorkerContext:
 async def attempt(job: Job, send: Send, rules: AttemptRules, on_cancel: Iterable[Observer] = ()) -> Outcome:
     """Send one job and return its outcome. A cancellation is reported to `on_cancel` and raised again.
 
-    A job is sent again, within the same attempt, if it did not cause the failure (`AttemptRules.max_resends`).
+    A job is sent again, within the same attempt, if it did not cause the failure (`AttemptRules.find_culprit`).
     """
     rule = rules.scoring.get(job.agent, DEFAULT_RULE)
     for resends in itertools.count():
         start_time = time.monotonic()
         try:
             with rules.in_flight.sending(job):
-                result = await send(job)
-            break
+                try:
+                    result = await send(job)
+                    break
+                except Exception as error:
+                    failed = _failed_attempt(job, error, time.monotonic() - start_time, rules, rule)
+                    failure, max_resends = await rules.find_culprit(job, failed.failure, start_time)
         except asyncio.CancelledError:
             for observer in on_cancel:
                 observer(CancelledRollout(job))
             raise
-        except Exception as error:
-            failed = _failed_attempt(job, error, time.monotonic() - start_time, rules, rule)
-            if resends >= rules.max_resends(job, failed.failure):
-                return failed
-            logger.info("rollout %s is sent again: %s", job.key, error)
+        if resends >= max_resends:
+            return replace(failed, failure=failure)
+        logger.info("rollout %s is sent again: %s", job.key, failure.message)
     seconds = time.monotonic() - start_time
     outcome = classify_result(job, add_timing(result, seconds), rule=rule, max_tokens=rules.max_tokens)
     if isinstance(outcome, LimitedRollout):

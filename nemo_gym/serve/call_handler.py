@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from starlette.types import Message, Receive, Scope, Send
 
 from nemo_gym.errors import SessionLost
-from nemo_gym.keys import DEADLINE_HEADER
+from nemo_gym.keys import DEADLINE_HEADER, ROLLOUT_HEADER
 from nemo_gym.serve.correlation import ROLLOUT_PREFIX_SCOPE_KEY, ROLLOUT_PREFIX_START, adopt_rollout, split_path
 from nemo_gym.serve.endpoints import (
     OUTCOME_KEY,
@@ -183,8 +183,10 @@ class CallHandler:
             except SessionLost:
                 return False  # the stack raises it again and answers it
         seconds = deadlines.parse_seconds(headers.get(DEADLINE_HEADER))
-        call = Call(scope["method"], "", scope["path"], headers=headers, server=self.server_name, seconds=seconds)
-        outcome = await run_handler(self._run_within_deadline(call, plan, None, prefix, request), self._label(plan))
+        rollout = call_timing.parse_rollout(headers.get(ROLLOUT_HEADER))
+        call = Call(scope["method"], "", scope["path"], b"", headers, None, self.server_name, rollout, seconds)
+        work = self._run_within_deadline(call, plan, None, prefix, request)
+        outcome = await run_handler(work, self._label(plan, rollout))
         if isinstance(outcome, Reply):
             try:
                 outcome.body = outcome.body_bytes()
@@ -196,7 +198,7 @@ class CallHandler:
         scope[OUTCOME_KEY] = outcome
         return False
 
-    def _label(self, plan: EndpointPlan, rollout: RolloutId | None = None) -> bytes:
+    def _label(self, plan: EndpointPlan, rollout: RolloutId | None) -> bytes:
         """Return the label of a request in `process_status`."""
         name = self._handler_names.get(plan.route.path)
         if name is None:

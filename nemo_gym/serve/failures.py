@@ -13,11 +13,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.config.secret_text import mask_text
 from nemo_gym.errors import DeadlineExceeded, GymError, SessionLost
-from nemo_gym.keys import DEADLINE_HEADER
+from nemo_gym.keys import DEADLINE_HEADER, ROLLOUT_HEADER
 from nemo_gym.serve.process_status import handler_label, handler_name, run_handler
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.asgi import CALLER_ENFORCES_DEADLINE
-from nemo_gym.transport.call_timing import current_rollout, phase_headers
+from nemo_gym.transport.call_timing import current_rollout, parse_rollout, phase_headers, set_current_rollout
 from nemo_gym.transport.client_response import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
 from nemo_gym.transport.event_loop import result_or_error
 
@@ -29,6 +29,7 @@ ATTRIBUTION_HEADERS = (FAILED_HEADER, FAILED_PATH_HEADER, ERROR_HEADER, UPSTREAM
 _FAILED = FAILED_HEADER.encode("ascii")
 _FAILED_PATH = FAILED_PATH_HEADER.encode("ascii")
 _DEADLINE = DEADLINE_HEADER.encode("ascii")
+_ROLLOUT = ROLLOUT_HEADER.encode("ascii")
 _ALLOWANCE = deadlines.ALLOWANCE_HEADER.encode("ascii")
 
 MAX_INNER_CONTENT = 64 * 1024
@@ -105,6 +106,9 @@ class FailureMiddleware:
                     }
             await send(message)
 
+        for header, value in scope.get("headers", ()):
+            if header == _ROLLOUT:
+                set_current_rollout(parse_rollout(value.decode("latin-1")))
         name = handler_name(self.server_name, scope["method"], scope["path"])
         work = result_or_error(self.app(scope, receive, attributing_send))
         error = await run_handler(work, handler_label(name, current_rollout()))

@@ -12,12 +12,13 @@ import re
 import signal
 import struct
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from nemo_gym.transport.call_timing import format_rollout
 from nemo_gym.wire.stored_rollout import RolloutId
 
 STACK_SIGNAL = signal.SIGRTMIN + 5
@@ -42,7 +43,8 @@ class RunningHandler:
     rollout: RolloutId | None = None
 
     def __str__(self) -> str:
-        return f"{self.server}: {self.endpoint}"
+        rollout = f" of rollout {format_rollout(self.rollout)}" if self.rollout else ""
+        return f"{self.server}: {self.endpoint}{rollout}"
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,20 @@ class Frame:
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line} in {self.function}"
+
+
+@dataclass(frozen=True)
+class Crash:
+    """The unexpected end of a process and the handler that was running, which is its likely cause."""
+
+    cause: str
+    handler: RunningHandler | None = None
+    frames: Sequence[Frame] = ()
+    """The stacks of a process that was ended because it was blocked."""
+
+    def __str__(self) -> str:
+        location = f" ({self.frames[0]})" if self.frames else ""
+        return f"{self.cause}; {self.handler} was running{location}" if self.handler else self.cause
 
 
 def handler_name(server: str, method: str, path: str) -> bytes:

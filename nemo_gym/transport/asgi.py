@@ -11,8 +11,8 @@ from urllib.parse import unquote
 from multidict import CIMultiDict
 from yarl import URL
 
-from nemo_gym.keys import DEADLINE_HEADER
-from nemo_gym.transport import deadlines
+from nemo_gym.keys import DEADLINE_HEADER, ROLLOUT_HEADER
+from nemo_gym.transport import call_timing, deadlines
 from nemo_gym.transport.event_loop import result_or_error
 from nemo_gym.transport.retries import SAFE_METHODS
 from nemo_gym.wire.call_reply import Call, Reply
@@ -57,6 +57,8 @@ def scope_of(call: Call, *, caller_enforces_deadline: bool) -> dict[str, Any]:
         # If the caller has an alarm, the callee must time out before the alarm fires.
         seconds = deadlines.seconds_for_callee(call.seconds) if caller_enforces_deadline else call.seconds
         call_headers.setdefault(DEADLINE_HEADER, deadlines.format_seconds(seconds))
+    if call.rollout is not None:
+        call_headers.setdefault(ROLLOUT_HEADER, call_timing.format_rollout(call.rollout))
     headers = [(name.lower().encode("latin-1"), value.encode("utf-8")) for name, value in call_headers.items()]
     if "host" not in call_headers:
         headers.insert(0, (b"host", url.raw_authority.encode("latin-1")))

@@ -7,6 +7,7 @@ phase; the answer carries the sums to the collector, which adds the time before 
 
 import contextlib
 import itertools
+import re
 import time
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
@@ -46,8 +47,20 @@ _finished: ContextVar[list[FinishedCall] | None] = ContextVar("nemo_gym_finished
 current_rollout = _rollout.get
 """Return the task index and rollout index of the current rollout; None outside a rollout."""
 set_current_rollout = _rollout.set
+_ROLLOUT_TEXT = re.compile(r"([0-9]{1,18})-([0-9]{1,18})", re.ASCII)
 finished_calls = _finished.get
 """Return the list that collects the finished calls of the current rollout; None if the rollout is not timed."""
+
+
+def format_rollout(rollout: RolloutId) -> str:
+    """Return the value of the rollout header."""
+    return f"{rollout[0]}-{rollout[1]}"
+
+
+def parse_rollout(text: str | None) -> RolloutId | None:
+    """Return the rollout of a header value; None if it is missing or malformed, as from a foreign client."""
+    match = _ROLLOUT_TEXT.fullmatch(text) if text else None
+    return (int(match[1]), int(match[2])) if match else None
 
 
 class PhaseTimer:

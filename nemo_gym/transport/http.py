@@ -33,8 +33,8 @@ from yarl import URL
 
 from nemo_gym.config.secret_text import mask_text
 from nemo_gym.errors import CircuitOpen, ConfigError, DeadlineExceeded, ServerUnreachable
-from nemo_gym.keys import DEADLINE_HEADER
-from nemo_gym.transport import deadlines, http_sessions, model_connections, run_token
+from nemo_gym.keys import DEADLINE_HEADER, ROLLOUT_HEADER
+from nemo_gym.transport import call_timing, deadlines, http_sessions, model_connections, run_token
 from nemo_gym.transport.retries import (
     OVERLOAD_STATUSES,
     SAFE_METHODS,
@@ -47,6 +47,7 @@ from nemo_gym.transport.retries import (
     parse_retry_after,
 )
 from nemo_gym.wire.call_reply import encode_json
+from nemo_gym.wire.stored_rollout import RolloutId
 
 logger = logging.getLogger("nemo_gym.transport")
 
@@ -84,11 +85,20 @@ class _HttpCall:
     """True if the caller passed `timeout` in addition to the deadline."""
     max_bytes: int | None
     """Maximum size of the answer, given by callers that release the response; None: `max_body_bytes`."""
+    rollout: RolloutId | None
+    """The current rollout, if the address belongs to a run."""
     started_at: float = field(default_factory=time.monotonic)
     failures: int = 0
 
     def seconds_left(self) -> float:
         return self.expires_at - time.monotonic()
+
+    def varying_headers(self, left: float) -> dict[str, str]:
+        """Return the headers that differ from call to call: the deadline, `left` seconds from now, and the rollout."""
+        headers = {DEADLINE_HEADER: deadlines.format_seconds(deadlines.seconds_for_callee(left))}
+        if self.rollout is not None:
+            headers[ROLLOUT_HEADER] = call_timing.format_rollout(self.rollout)
+        return headers
 
     def pause_before_retry(self, retry_after: float | None = None) -> float | None:
         """Return the seconds to wait before the next attempt; None if the retry policy allows no further attempt."""
@@ -161,7 +171,7 @@ def _prepare(
     max_bytes: int | None,
     options: dict[str, Any],
 ) -> _HttpCall:
-    """Validate the arguments of `send`, encode the JSON body, add the run token, compute when the call expires."""
+    """Validate the arguments of `send`, encode the JSON body, add run token and rollout, compute when it expires."""
     method = method.upper()
     try:
         address, endpoint = _parse_address(url)
@@ -193,6 +203,7 @@ def _prepare(
         is_simple=model_connections.can_send(method, address, options),
         has_own_timeout=timeout is not None,
         max_bytes=max_bytes,
+        rollout=None if token is None else call_timing.current_rollout(),
     )
 
 
@@ -283,7 +294,7 @@ async def _attempt_with_pool(call: _HttpCall) -> ClientResponse:
         call.address,
         call.options.get("headers") or {},
         call.options.get("data", b""),
-        varying_header=(DEADLINE_HEADER, _deadline_header(left)),
+        varying_headers=call.varying_headers(left),
         max_bytes=call.max_bytes,
     )
     if not call.has_own_timeout and deadlines.covering_alarm() is not None:
@@ -306,25 +317,25 @@ async def _attempt_with_aiohttp(call: _HttpCall, session: ClientSession) -> Clie
     timeout = call.options.get("timeout")
     limits = timeout if isinstance(timeout, ClientTimeout) else ClientTimeout()
     connect = limits.sock_connect or http_sessions.settings().connect_timeout_seconds
+    headers = call.options.get("headers")
+    for name, value in call.varying_headers(left).items():
+        headers = with_header(headers, name, value)
     options = {
         **call.options,
         "timeout": ClientTimeout(total=left, connect=limits.connect, sock_read=limits.sock_read, sock_connect=connect),
-        "headers": with_header(call.options.get("headers"), DEADLINE_HEADER, _deadline_header(left)),
+        "headers": headers,
     }
     if run_token.RUN_TOKEN_HEADER in options["headers"]:
-        options["middlewares"] = (_send_token_only_to_runs,)
+        options["middlewares"] = (_remove_run_headers,)
     return await session.request(call.method, call.url, **options)
 
 
-async def _send_token_only_to_runs(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-    """Remove the run token from a request that follows a redirect to an address of no known run."""
+async def _remove_run_headers(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+    """Remove run token and rollout from a request that follows a redirect to an address of no known run."""
     if run_token.token_for(request.url.host, request.url.port) is None:
         request.headers.popall(run_token.RUN_TOKEN_HEADER, None)
+        request.headers.popall(ROLLOUT_HEADER, None)
     return await handler(request)
-
-
-def _deadline_header(left: float) -> str:
-    return deadlines.format_seconds(deadlines.seconds_for_callee(left))
 
 
 async def _pause_after_failure(call: _HttpCall, error: Exception) -> None:

@@ -13,6 +13,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, cast
 
 import httptools
@@ -30,6 +31,7 @@ logger = logging.getLogger("nemo_gym.transport")
 Address = tuple[str, int]
 Configure = Callable[[socket.socket], None]
 
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 DNS_CACHE_SECONDS = 10.0
 MAX_CONNECTING = 256
 """Maximum connections opened concurrently per host. More could overflow the accept queue of the server."""
@@ -62,16 +64,16 @@ def _are_supported_headers(names: tuple[str, ...]) -> bool:
 
 
 def encode_request(
-    method: str, url: URL, headers: Mapping[str, str], body: bytes, varying_header: tuple[str, str] | None = None
+    method: str, url: URL, headers: Mapping[str, str], body: bytes, varying_headers: Mapping[str, str] = NO_HEADERS
 ) -> bytes:
-    """Return the bytes of a request. All headers except `varying_header` are cached in encoded form.
+    """Return the bytes of a request. All headers except `varying_headers` are cached in encoded form.
 
     Raises:
         ValueError: a header contains a line break or a null byte.
     """
     head = _encode_head(method, url, tuple(headers.items()))
-    extra_line = "" if varying_header is None else f"\r\n{_header_line(*varying_header)}"
-    return b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (head, extra_line.encode("utf-8"), len(body), body)
+    extra_lines = "".join([f"\r\n{_header_line(name, value)}" for name, value in varying_headers.items()])
+    return b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (head, extra_lines.encode("utf-8"), len(body), body)
 
 
 @lru_cache(maxsize=1024)
@@ -351,7 +353,7 @@ class ConnectionPool:
         headers: Mapping[str, str],
         body: bytes,
         *,
-        varying_header: tuple[str, str] | None = None,
+        varying_headers: Mapping[str, str] = NO_HEADERS,
         max_bytes: int | None = None,
     ) -> LocalResponse:
         """Send a request and return its complete answer of any status. Only opening a connection has a timeout here.
@@ -364,13 +366,12 @@ class ConnectionPool:
             ServerDisconnectedError, ClientPayloadError: the connection was lost, or the answer is not HTTP.
             ResponseTooLong: the answer is longer than `max_bytes`, compressed or decompressed.
         """
-        request = encode_request(method, url, headers, body, varying_header)
+        request = encode_request(method, url, headers, body, varying_headers)
         address = (url.host or "", url.port or 80)
         host = self._hosts.get(address)
         if host is None:
             host = self._hosts[address] = _HostConnections()
-        sent_headers = headers if varying_header is None else {**headers, varying_header[0]: varying_header[1]}
-        call = Call(method, "", "", body, sent_headers)
+        call = Call(method, "", "", body, {**headers, **varying_headers})
         reserves_memory, max_bytes = max_bytes is not None, max_bytes or limits.body
         connection = await self._acquire(host, address, url)
         try:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -125,13 +126,36 @@ async def test_a_blocked_cell_is_restarted_and_every_lost_call_names_the_culprit
         problem = await caller.failure(run, "bad", path, (7, 1))
         others = await innocent
         after = await caller.call(run, "fine", "/who")
-        culprits = run.culprit_rollouts("bad")
+        culprits = [crash.handler.rollout for crash in await run.find_crashes("bad", 0.0) if crash.handler]
 
     assert isinstance(problem, ServerUnreachable) and isinstance(others, ServerUnreachable)
     assert (problem.where, others.where) == ("bad", "bad")
     assert "its event loop did not run for" in str(others)
     assert before != after
-    assert culprits in ({(7, 1)}, set() if path == "/pattern" else {(7, 1)})  # unknown if only a thread runs
+    assert culprits in ([(7, 1)], [None] if path == "/pattern" else [(7, 1)])  # unknown if only a thread runs
+
+
+@pytest.mark.parametrize("path", ["/die", "/sleep"])
+async def test_the_culprit_of_a_crash_is_known_over_http(tmp_path: Path, path: str) -> None:
+    """Calls to a server in a separate process use HTTP; without the rollout, all rollouts in flight would pay."""
+    caller = Caller()
+    config = config_for(tmp_path, "process", blocked_cell_timeout_seconds=0.15)
+
+    async with Run(config, [tmp_path], watch=caller.watch) as run:
+        innocent = asyncio.create_task(caller.failure(run, "bad", "/wait", (8, 0)))
+        await caller.waiting.wait()
+        begin = time.monotonic()
+        culprit = asyncio.create_task(caller.failure(run, "bad", path, (7, 1)))
+        if path == "/sleep":
+            await wait_until(lambda: run.blocking_handler("bad"))
+        [crash] = await run.find_crashes("bad", begin)  # waits for the end of a blocked process
+        problems = [await innocent, await culprit]
+        later, others = await run.find_crashes("bad", time.monotonic()), await run.find_crashes("fine", begin)
+
+    assert f"bad: POST {path} of rollout 7-1 was running" in str(crash)
+    assert crash.handler is not None and crash.handler.rollout == (7, 1)
+    assert [problem.where for problem in problems] == ["bad", "bad"]
+    assert (later, others) == ([], [])
 
 
 async def test_a_handler_that_blocks_for_a_moment_is_left_alone(tmp_path: Path) -> None:

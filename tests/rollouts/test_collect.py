@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+import time
 
 import pytest
 
 from nemo_gym.errors import AgentFailed, DeadlineExceeded, ServerUnreachable
 from nemo_gym.rollouts.collect import AttemptRules, RolloutRetryPolicy, StopCondition, collect
 from nemo_gym.rollouts.outcome import CancelledRollout, FailedRollout, Job, ScoredRollout, ScoringRule, outcome_record
+from nemo_gym.serve.process_status import Crash, RunningHandler
 from nemo_gym.transport.deadlines import ToolCallTimeout
 
 pytestmark = pytest.mark.asyncio
@@ -313,15 +315,26 @@ async def test_every_outcome_says_how_long_it_took_and_the_answered_ones_where_t
 class Monitor:
     """Knows crashes as the process that runs the servers does."""
 
-    def __init__(self, lost=(), culprits=()):
+    def __init__(self, *crashes, lost=(), blocked=()):
+        self.crashes = crashes
         self.lost = set(lost)
-        self.culprits = set(culprits)
+        self.blocked = set(blocked)
+        self.since = []
 
     def lost_instances(self):
         return self.lost
 
-    def culprit_rollouts(self, instance):
-        return self.culprits if instance == "env" else ()
+    def blocking_handler(self, instance):
+        return self.crashes[0].handler if instance in self.blocked else None
+
+    async def find_crashes(self, instance, since):
+        assert instance == "env"
+        self.since.append(since)
+        return self.crashes
+
+
+def crash_of(server="env", rollout=None):
+    return Crash("it ended with status 3", RunningHandler(server, "POST /verify", rollout))
 
 
 NEEDED = {"a": {"a", "env", "model"}, "env": {"env"}, "model": {"model"}, "b": {"b", "other"}, "other": {"other"}}
@@ -372,7 +385,7 @@ async def test_only_the_rollout_whose_request_crashed_its_server_counts_the_atte
             raise ServerUnreachable("cell 0 ended before it answered", where="env")
         return {"reward": 1.0, **SAID}
 
-    rules = AttemptRules(needed_servers=NEEDED, monitor=Monitor(culprits={(1, 0)}))
+    rules = AttemptRules(needed_servers=NEEDED, monitor=Monitor(crash_of(rollout=(7, 0)), crash_of(rollout=(1, 0))))
     await collect(jobs_of(3), send, [], store=stored.append, rules=rules, concurrency=1)
 
     assert [(outcome.job.key.task, type(outcome)) for outcome in stored] == [
@@ -380,6 +393,69 @@ async def test_only_the_rollout_whose_request_crashed_its_server_counts_the_atte
         (1, FailedRollout),
         (2, ScoredRollout),
     ]
+    assert (
+        "; its process ended: it ended with status 3; env: POST /verify of rollout 1-0 was" in stored[1].failure.message
+    )
+
+
+async def test_a_rollout_is_innocent_if_a_server_it_does_not_use_ended_the_process_of_one_that_it_uses():
+    """Its agent, in another process, can name only the server that it called."""
+    stored = []
+
+    async def send(job):
+        raise ServerUnreachable("got no answer", where="env")
+
+    rules = AttemptRules(needed_servers=NEEDED, monitor=Monitor(crash_of("other")))
+    await collect(jobs_of(1), send, [], store=stored.append, rules=rules)
+
+    assert [outcome.failure.server for outcome in stored] == ["other"]
+
+
+@pytest.mark.parametrize(("blocked", "culprit", "sends"), [
+    ({"env"}, (5, 0), 2), ({"env"}, (0, 0), 1), ({"env"}, None, 1), (set(), (5, 0), 1),
+])  # fmt: skip
+async def test_a_timeout_at_a_blocked_server_counts_only_for_the_rollout_that_blocks_it(blocked, culprit, sends):
+    """All rollouts of the server wait for the one; a server that only takes long is no excuse."""
+    times = []
+
+    async def send(job):
+        await asyncio.sleep(0.01)
+        times.append(time.monotonic())
+        if len(times) == 1:
+            raise ToolCallTimeout("not answered within 5 s", where="env")
+        return {"reward": 1.0, **SAID}
+
+    monitor = Monitor(crash_of(rollout=culprit), blocked=blocked)
+    outcomes = []
+    await collect(jobs_of(1), send, [outcomes.append], rules=AttemptRules(needed_servers=NEEDED, monitor=monitor))
+
+    assert len(times) == sends
+    assert isinstance(outcomes[0], ScoredRollout) == (sends == 2)
+    assert len(monitor.since) == sends - 1  # only an innocent rollout waits for the end of the blocked process
+    assert all(since >= times[0] for since in monitor.since)  # an earlier crash did not cause the timeout
+
+
+async def test_a_rollout_that_waits_for_the_report_of_a_crash_can_be_interrupted():
+    """The wait lasts as long as a server is blocked; the rollout must neither hang nor get lost."""
+    outcomes, waiting = [], asyncio.Event()
+
+    class SlowMonitor(Monitor):
+        async def find_crashes(self, instance, since):
+            waiting.set()
+            await asyncio.Event().wait()
+
+    async def send(job):
+        raise ServerUnreachable("got no answer", where="env")
+
+    rules = AttemptRules(needed_servers=NEEDED, monitor=SlowMonitor())
+    task = asyncio.create_task(collect(jobs_of(1), send, [outcomes.append], rules=rules))
+    await waiting.wait()
+    assert len(rules.in_flight) == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert [type(outcome) for outcome in outcomes] == [CancelledRollout]
 
 
 async def test_a_crash_without_a_known_culprit_counts_as_an_attempt():
@@ -389,10 +465,13 @@ async def test_a_crash_without_a_known_culprit_counts_as_an_attempt():
     async def send(job):
         raise ServerUnreachable("cell 0 ended before it answered", where="env")
 
-    rules = AttemptRules(needed_servers=NEEDED, monitor=Monitor())
-    await collect(jobs_of(1), send, [], store=stored.append, rules=rules)
+    for monitor in (Monitor(), Monitor(Crash("it was killed")), Monitor(crash_of())):
+        await collect(
+            jobs_of(1), send, [], store=stored.append, rules=AttemptRules(needed_servers=NEEDED, monitor=monitor)
+        )
 
-    assert [outcome.failure.server for outcome in stored] == ["env"]
+    assert [outcome.failure.server for outcome in stored] == ["env"] * 3
+    assert "it was killed" in stored[1].failure.message
 
 
 async def test_rollouts_of_a_server_that_was_given_up_are_left_for_a_resume():

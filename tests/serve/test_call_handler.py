@@ -23,7 +23,7 @@ from nemo_gym.serve.failures import DeadlineMiddleware, FailureMiddleware
 from nemo_gym.serve.process_status import NO_LABEL, own_status, run_handler
 from nemo_gym.serve.session import SessionCodec, SessionMiddleware, session_secret
 from nemo_gym.server_utils import ServerClient, get_response_model
-from nemo_gym.transport import deadlines, in_process
+from nemo_gym.transport import call_timing, deadlines, in_process
 from nemo_gym.transport.asgi import run_app, scope_of
 from nemo_gym.transport.client_response import LocalResponse
 from nemo_gym.wire.call_reply import Call, json_body
@@ -421,6 +421,28 @@ async def test_a_handler_sees_its_callers_time_and_rollout_but_not_its_context()
     assert 0 < seen.pop("left") <= 30
     assert seen == {"rollout": "3-1", "caller": "unset", "steps": 4, "path": "/look"}
     assert (CALLER.get(), current_rollout_id(), deadlines.current_allowance()) == ("me", None, None)
+
+
+@pytest.mark.parametrize("path", ["/look", "/look/deeper"], ids=["plain", "through the stack"])
+async def test_the_rollout_of_a_request_is_known_to_its_handler_and_to_the_launcher(path: str) -> None:
+    """The launcher names the rollout that crashed a server; calls that the handler makes belong to it, too."""
+    app = build("stateless")
+    seen: list[Any] = []
+
+    async def look() -> dict[str, Any]:
+        handler = own_status.running_handler()
+        seen.append((call_timing.current_rollout(), handler.rollout if handler else "no handler"))
+        return {}
+
+    app.post("/look")(look)
+    app.post("/look/{name}")(look)
+    await in_process.request(app, "POST", BASE, path, json={}, rollout=(3, 1))
+    for value in ("4-2", "4-2-a1", "-1-2", "9" * 30 + "-0", "x"):  # over HTTP; a foreign client may send anything
+        call = Call("POST", BASE, path, body=b"{}", headers={"x-nemo-gym-rollout": value})
+        await run_app(app, call, caller_enforces_deadline=False)
+    await run_app(app, Call("POST", BASE, path, body=b"{}"), caller_enforces_deadline=False)
+
+    assert seen == [(one, one) for one in ((3, 1), (4, 2), *[None] * 5)]
 
 
 async def test_every_stateless_request_has_a_new_session_id() -> None:

@@ -10,7 +10,7 @@ from yarl import URL
 
 from nemo_gym.errors import CircuitOpen, ConfigError, DeadlineExceeded, ServerUnreachable
 from nemo_gym.keys import DEADLINE_HEADER
-from nemo_gym.transport import deadlines, http, http_sessions, run_token
+from nemo_gym.transport import call_timing, deadlines, http, http_sessions, run_token
 from nemo_gym.transport.http import send
 from nemo_gym.transport.http_sessions import GlobalAIOHTTPAsyncClientConfig
 from nemo_gym.transport.retries import ONCE, SUMMARY_SECONDS, HealthRegistry, RetryPolicy
@@ -306,16 +306,38 @@ async def test_an_address_that_is_none_is_a_configuration_error(url):
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("options", [{}, {"cookies": {"a": "b"}}], ids=["own pool", "aiohttp"])
-async def test_a_redirect_does_not_carry_the_run_token_away(options, scripted_server, say):
+async def test_a_redirect_carries_neither_run_token_nor_rollout_away(options, scripted_server, say):
     """A server folder may redirect to any host; with the token, that host could use every server of the run."""
     async with scripted_server(say(200)) as stranger, scripted_server(say(307, location=stranger.url)) as ours:
         address = [(URL(ours.url).host, URL(ours.url).port)]
         run_token.adopt(address, "a-token-of-this-test")
         try:
+            call_timing.set_current_rollout((31, 4))
             response = await send("POST", ours.url, json={}, **options)
         finally:
             run_token.forget(address)
+            call_timing.set_current_rollout(None)
 
     assert response.status == 200
-    assert all(b"a-token-of-this-test" in request for request in ours.requests)
-    assert [b"a-token-of-this-test" in request for request in stranger.requests] == [False]
+    for secret in (b"a-token-of-this-test", b"x-nemo-gym-rollout: 31-4"):
+        assert all(secret in request for request in ours.requests)
+        assert [secret in request for request in stranger.requests] == [False]
+
+
+@pytest.mark.asyncio
+async def test_the_rollout_is_sent_only_to_servers_of_the_run(scripted_server, say):
+    """A model endpoint has no use for it; a server of the run needs it to name the culprit of its crash."""
+    async with scripted_server(say(200)) as endpoint, scripted_server(say(200), say(200)) as ours:
+        address = [(URL(ours.url).host, URL(ours.url).port)]
+        run_token.adopt(address, "a-token-of-this-test")
+        try:
+            await send("POST", ours.url, json={})
+            call_timing.set_current_rollout((31, 4))
+            await send("POST", ours.url, json={})
+            await send("POST", endpoint.url, json={})
+        finally:
+            run_token.forget(address)
+            call_timing.set_current_rollout(None)
+
+    assert [b"x-nemo-gym-rollout: 31-4\r\n" in request for request in ours.requests] == [False, True]
+    assert [b"x-nemo-gym-rollout" in request.lower() for request in endpoint.requests] == [False]

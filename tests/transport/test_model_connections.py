@@ -181,11 +181,11 @@ async def test_a_header_of_one_call_only_is_sent_and_told_with_the_others() -> N
     """The others are written once for many calls; what changes must change."""
     async with endpoint(OK, OK) as there, pool() as calls:
         answers = [
-            await calls.request("POST", there.url, {"X-Same": "1"}, b"x", varying_header=("X-Left", left))
+            await calls.request("POST", there.url, {"X-Same": "1"}, b"x", varying_headers={"X-Left": left})
             for left in ("9", "8")
         ]
         with pytest.raises(ValueError, match="header injection"):
-            await calls.request("POST", there.url, {}, b"", varying_header=("X-Left", "1\r\nX-Evil: 1"))
+            await calls.request("POST", there.url, {}, b"", varying_headers={"X-Left": "1\r\nX-Evil: 1"})
 
     assert [(b"X-Same: 1" in sent, b"X-Left: 9" in sent) for sent in there.requests] == [(True, True), (True, False)]
     assert [answer.request_info.headers["x-left"] for answer in answers] == ["9", "8"]
