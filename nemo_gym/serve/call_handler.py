@@ -120,8 +120,8 @@ class CallRequest(GymRequest):
     async def _receive(self) -> Message:
         """Return the body first, then wait: the caller stays connected until this task is cancelled.
 
-        A method instead of starlette's instance attribute `_receive`, because a bound method in an attribute of its own
-        object is a reference cycle.
+        A method instead of starlette's instance attribute `_receive`, because an attribute that holds a bound method
+        of the same object is a reference cycle.
         """
         if self._body_was_read:
             disconnected: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
