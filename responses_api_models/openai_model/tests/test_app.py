@@ -36,7 +36,7 @@ USER = {"messages": [{"role": "user", "content": "hi"}]}
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MODEL_CALL", "_WITHOUT_OVERLOAD"):
+    for name in ("MODEL_CALL", "_MODEL_CALL_WITHOUT_OVERLOAD"):
         hurried = dataclasses.replace(getattr(model_client, name), attempts=8, first_pause=0, max_pause=0)
         monkeypatch.setattr(model_client, name, hurried)
     http.health.clear()
