@@ -313,6 +313,7 @@ class RolloutCollectionHelper:
                 rules=self._rules(config, servers),
                 retries=RolloutRetryPolicy(max_attempts=max_attempts, pause_seconds=config.retry_pause_seconds),
                 stop=stop,
+                answered_job=prepared.answered_job,
             )
         if stop.reason is not None:
             counts.stop(stop.reason, prepared.summary.to_run)

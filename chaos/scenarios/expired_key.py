@@ -1,8 +1,8 @@
 """The endpoint refuses every call from a random moment on: the run must stop early and lose no row.
 
-The refusal is that of an expired key, an exhausted quota, a model that was removed, or, as some providers answer to a
-wrong key, that of an invalid request. Resumed with the endpoint unchanged, the run is refused again; resumed with a
-healthy endpoint, every rollout is scored.
+The refusal is that of an expired key, an exhausted quota, a model that was removed, a redirect, or, as some providers
+answer to a wrong key, that of an invalid request. Resumed with the endpoint unchanged, the run is refused each time;
+resumed with a healthy endpoint, every rollout is scored.
 """
 
 import json
@@ -13,8 +13,9 @@ from chaos.endpoint import FaultyEndpoint, serving
 from chaos.evaluation import BrokenPromise, Evaluation
 
 CONCURRENCY = 6
-MAX_REFUSED = 2 * CONCURRENCY + 4
-"""The first few, then one per worker, and one more per worker for rows sent before the last accepted one."""
+MAX_REFUSED = 2 * CONCURRENCY + 5
+"""The first few, one per worker, one more per worker for rows sent before the last accepted one, and one sent again."""
+REFUSED_RESUMES = (0, 0, 1, 4)
 REFUSALS = (
     (401, {"message": "Incorrect API key provided", "code": "invalid_api_key"}),
     (402, {"message": "Payment required"}),
@@ -23,6 +24,7 @@ REFUSALS = (
     (429, {"message": "You exceeded your current quota", "type": "insufficient_quota"}),
     (400, {"message": "API key not valid", "status": "INVALID_ARGUMENT"}),
     (422, {"message": "Unprocessable"}),
+    (302, {"message": "Log in"}),
 )
 
 
@@ -38,7 +40,7 @@ def run_seed(folder: Path, seed: int) -> str:
         endpoint.accepted_calls = chance.randrange(len(job.rollout_ids()) - CONCURRENCY)
         run_refused(job, endpoint)
         accepted = endpoint.accepted_calls
-        if chance.random() < 0.3:
+        for _ in range(chance.choice(REFUSED_RESUMES)):
             run_refused(job, endpoint, "--resume")
         endpoint.refusal = None
         job.resume_until_scored(max_resumes=1)

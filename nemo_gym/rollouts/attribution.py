@@ -160,7 +160,8 @@ def _failure_of_status(
     cause = headers.get(ERROR_HEADER, "")
     is_too_large = cause == ModelAnswerTooLarge.__name__
     is_transient = _is_transient(status) and not is_too_large
-    is_refusal = not is_transient and not is_too_large and status >= 400 and (phase is Phase.MODEL or server in judges)
+    is_model = phase is Phase.MODEL or server in judges
+    is_refusal = not is_transient and not is_too_large and status >= 300 and is_model  # 3xx: redirected to some page
     refusal_status = status if is_refusal else None
     # A refusal is permanent only if the content of the row can be its reason; a wrong key can be replaced.
     is_retryable = is_transient or (is_refusal and status not in ROW_STATUSES)

@@ -279,6 +279,7 @@ async def collect(
     rules: AttemptRules | None = None,
     retries: RolloutRetryPolicy = NO_RETRIES,
     stop: StopCondition | None = None,
+    answered_job: Job | None = None,
 ) -> None:
     """Send the jobs, `concurrency` at a time, until all are done or `stop` ends the run early.
 
@@ -286,10 +287,12 @@ async def collect(
     exception of `send` becomes a failed outcome and does not affect other jobs. An exception of an observer (the disk
     is full) ends the collection: jobs in flight are cancelled and reported as `CancelledRollout`. At most `concurrency`
     jobs are taken from `jobs` ahead of their outcomes. Afterwards `stop.reason` says why jobs were not sent, if any.
+    `answered_job`, a job that an earlier run scored, may be sent again to test a model endpoint (`RefusalBreaker`).
     """
     if concurrency < 1:
         raise ValueError(f"at least one rollout must be in flight, not {concurrency}")
-    workers = _WorkerContext(send, tuple(observers), store, rules or AttemptRules(), retries, stop or StopCondition())
+    stop = stop or StopCondition()
+    workers = _WorkerContext(send, tuple(observers), store, rules or AttemptRules(), retries, stop, answered_job)
     queue = iter(jobs)
 
     async def worker() -> None:
@@ -302,15 +305,15 @@ async def collect(
                 await workers.run(job)
         except asyncio.CancelledError:
             if not is_cancelled():  # `in_flight` rejected the job: no more rollouts are admitted, the others finish
-                workers.refusals.check()
+                await workers.refusals.check()
             raise
-        workers.refusals.check()
+        await workers.refusals.check()
 
     try:
         async with asyncio.TaskGroup() as tasks:
             for _ in range(concurrency):
                 tasks.create_task(worker())
-        workers.refusals.close()
+        await workers.refusals.close()
     except BaseExceptionGroup as group:
         workers.refusals.abandon()
         first = group.exceptions[0]  # the other workers were cancelled because of it
@@ -333,10 +336,13 @@ class _WorkerContext:
     rules: AttemptRules
     retries: RolloutRetryPolicy
     stop: StopCondition
+    answered_job: Job | None
 
     @cached_property
     def refusals(self) -> RefusalBreaker:
-        return RefusalBreaker(self.stop, self.rules.in_flight, self._finish, self._report)
+        return RefusalBreaker(
+            self.stop, self.rules.in_flight, self._finish, self._report, self._send_again, self.answered_job
+        )
 
     async def run(self, job: Job) -> None:
         """Send a job, retry it as the policy allows, and report its final outcome."""
@@ -360,6 +366,12 @@ class _WorkerContext:
             await self.refusals.wait(group)
         if self.stop.is_immediate:
             raise _StopNow
+
+    async def _send_again(self, job: Job) -> Outcome:
+        """Send a job that was answered before; its outcome is not stored, but its tokens count."""
+        outcome = await attempt(job, self.send, self.rules)
+        self.stop.add_attempt(outcome)
+        return outcome
 
     def _finish(self, outcome: Outcome) -> None:
         """Store and report the outcome of a refusal that was held back; it is not retried."""

@@ -110,14 +110,15 @@ class Failure:
     """The instance that the failure is attributed to."""
     retryable: bool = True
     refusal_status: int | None = None
-    """Only for a refusal: the status (4xx) that the model endpoint answered."""
+    """Only for a refusal: the status (4xx, 3xx) that the model endpoint answered."""
+    is_refusal_of_run: bool = False
+    """True for a refusal that its row did not cause (a wrong key); it does not count as an attempt."""
     deadline_name: str | None = None
     """Only for a timeout: the deadline that passed (`rollout`, `model_call`, `tool_call`, `verify`, `request`)."""
 
-    @property
-    def is_refusal_of_run(self) -> bool:
-        """True for a refusal that no row can have caused (a wrong key); it does not count as an attempt."""
-        return self.refusal_status is not None and self.refusal_status not in ROW_STATUSES
+    def __post_init__(self) -> None:
+        if self.refusal_status is not None and self.refusal_status not in ROW_STATUSES:
+            object.__setattr__(self, "is_refusal_of_run", True)  # no row can cause such a refusal
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Notice that another program deletes, replaces or cuts a file of the run, and lose no result because of it.
 
 A deleted file stays readable as long as it is open, so it is written again. A file that was replaced is left alone: the
-results are saved next to it, and the run stops. What was cut off cannot be read any more: the run stops, and a resumed
+results are saved next to it, and the run stops. If the folder was replaced, they are saved in a folder next to that, as
+`<folder>_recovered`. What was cut off cannot be read any more: the run stops, and a resumed
 run runs those rollouts again.
 """
 
@@ -13,7 +14,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from nemo_gym.journal import LineWriter, StoreError, repair, sync_folder, unwritable_file
+from nemo_gym.journal import LineWriter, StoreError, repair, sync_folder
 
 logger = logging.getLogger("nemo_gym.rollouts")
 
@@ -35,18 +36,38 @@ class RestorableFile:
 
     def restore_if_deleted(self) -> bool:
         """Write the file again if its path does not exist any more, and return whether that was so."""
-        if os.path.lexists(self.path):
+        if os.path.lexists(self.path) or self._is_folder_replaced():
             return False
-        self.save_to(self.path)
+        self._save_to(self.path)
         logger.warning("%s was deleted during the run; it has been written again", self.path)
         return True
 
-    def save_to(self, path: Path, more: bytes = b"") -> None:
-        """Write the content, then `more`, to another path.
+    def restore_or_save(self) -> None:
+        """Write the file again if it was deleted; save it elsewhere if its folder was replaced."""
+        if not self.restore_if_deleted() and self._is_folder_replaced():
+            logger.warning(
+                "the folder of %s was replaced during the run; the file is saved in %s", self.path, self.save()
+            )
+
+    def save(self, more: bytes = b"") -> Path:
+        """Write the content, then `more`, under a new name, and return its path.
 
         Raises:
-            StoreError: the path cannot be written.
+            StoreError: the file cannot be written.
         """
+        folder = next(parent for parent in self.path.parents if parent.is_dir())
+        first, *others = self.path.relative_to(folder).parts  # `first` is the file, or a folder that was replaced
+        stem, suffix = (Path(first).stem, Path(first).suffix) if not others else (first, "")
+        names = (f"{stem}_recovered{number}{suffix}" for number in ("", *range(2, 1000)))
+        saved = next(path for name in names if not (path := folder.joinpath(name, *others)).exists())
+        self._save_to(saved, more)
+        return saved
+
+    def _is_folder_replaced(self) -> bool:
+        """Return whether the place of the folder, or of a folder above it, is taken by something else."""
+        return any(os.path.lexists(parent) and not parent.is_dir() for parent in self.path.parents)
+
+    def _save_to(self, path: Path, more: bytes = b"") -> None:
         partial = path.with_name(f"{path.name}.partial")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +80,12 @@ class RestorableFile:
             partial.replace(path)
             sync_folder(path.parent)
         except OSError as error:
-            raise unwritable_file(path, error) from error
+            raise StoreError(
+                f"another program deleted or replaced {self.path.name} during the run, and it cannot be written again: "
+                f"{error.strerror or error}",
+                where=str(path),
+                fix="its results are lost; find out what changes the folder, then run the same command again",
+            ) from error
 
     def close(self) -> None:
         self._file.close()
@@ -140,11 +166,12 @@ class GuardedWriter(LineWriter):
 
     def _save_replaced_file(self, line: bytes) -> StoreError:
         """Save the original file and `line` under a new name, and return the error to raise."""
-        names = (f"{self.path.stem}_recovered{number}{self.path.suffix}" for number in ("", *range(2, 1000)))
-        saved = next(path for path in map(self.path.with_name, names) if not path.exists())
-        self._restorable.save_to(saved, line)
+        saved = self._restorable.save(line)
+        is_next_to_it = saved.parent == self.path.parent
+        moves = f"{saved.name} to {self.path.name}" if is_next_to_it else f"the files in {saved.parent} to their folder"
         return StoreError(
-            f"another program replaced this file during the run; the results are saved in {saved}",
-            where=str(self.path),
-            fix=f"move {saved.name} to {self.path.name} and run the same command with --resume",
+            f"another program replaced this {'file' if is_next_to_it else 'folder'} during the run; the results are "
+            f"saved in {saved}",
+            where=str(self.path if is_next_to_it else self.path.parent),
+            fix=f"move {moves} and run the same command with --resume",
         )

@@ -1,18 +1,22 @@
-"""Refusals of model endpoints (4xx): the problem of one row, or of the whole run.
+"""Refusals of model endpoints (4xx, or a redirect to a page): the problem of one row, or of the whole run.
 
 A wrong key, an exhausted quota or an unknown model is the problem of the run: the run stops early, and a resumed run
 tries the refused rows again. A prompt that is too long is the problem of its row. A refusal is held back until it is
 known which of the two it is. A rollout of the same agent that was sent after the refusal and got an answer shows that
-the endpoint accepts requests. A few identical refusals and no rollout left in flight show that it does not.
+the endpoint accepts requests. A few identical refusals and no rollout left in flight suggest that it does not. If the
+content of the rows may still be the reason (status 400), a rollout that was answered before is sent once more, to know.
 """
 
 import asyncio
+import contextlib
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
+
+import orjson
 
 from nemo_gym.config.instances import server_instances
 from nemo_gym.errors import GymError
@@ -22,10 +26,12 @@ from nemo_gym.rollouts.outcome import (
     FailedRollout,
     Failure,
     FailureKind,
+    Job,
     LimitedRollout,
     Outcome,
     ScoredRollout,
 )
+from nemo_gym.transport.event_loop import is_cancelled
 
 logger = logging.getLogger("nemo_gym.rollouts")
 
@@ -40,18 +46,38 @@ LONGEST_TEXT = 200
 _KINDS_AFTER_ANSWER = frozenset({FailureKind.VERIFIER_ERROR, FailureKind.INVALID_REWARD})
 """Failures of rollouts whose model calls succeeded."""
 
+_CODE_OF_ROW = re.compile(
+    r"\b(?:context_length_exceeded|exceed_context_size_error|(?:string|array)_above_max_length|tokens_limit_reached"
+    r"|content_policy_violation|content_filter|ResponsibleAIPolicyViolation|invalid_prompt|request_too_large"
+    r"|invalid_image\w*|image_(?:parse_error|too_large|too_small))\b"
+)
+"""Error codes of endpoints that refuse the content of a row: its length, or what it says or shows."""
+_TEXT_OF_ROW = re.compile(
+    r"context (?:length|size|window)|(?:prompt|input|messages?|conversation)\b[^.\"]{0,60}(?:too long|longer than)"
+    r"|input token count|content (?:policy|filter)",
+    re.IGNORECASE,
+)
+"""What the messages of endpoints without error codes say about such a row."""
 _WORD_WITH_DIGIT = re.compile(r"\S*\d\S*")
 """Request ids, token counts and times, which differ between refusals for one reason."""
 _MESSAGE_FIELD = re.compile(r'"(?:message|detail)\\*":\s*\\*"(.+?)\\*"\s*[,}]', re.DOTALL)
 """The message in an error body, also if the body is escaped once or more as a JSON string."""
 INNER_SERVER = "calling an inner server: "
+_REDIRECTS = range(300, 400)
 _REASONS = {
     401: "refuses the key",
     402: "reports that the quota of the key is used up",
     403: "refuses access with the key",
     404: "does not know the model or the path",
+    **dict.fromkeys(_REDIRECTS, "redirects the requests to another page"),
 }
-_FIELDS_TO_FIX = {401: ("api_key",), 402: ("api_key",), 403: ("api_key",), 404: ("base_url", "model")}
+_FIELDS_TO_FIX = {
+    401: ("api_key",),
+    402: ("api_key",),
+    403: ("api_key",),
+    404: ("base_url", "model"),
+    **dict.fromkeys(_REDIRECTS, ("base_url",)),
+}
 
 
 GroupKey = tuple[str, str, str]
@@ -69,6 +95,7 @@ class RefusedRun(Protocol):
 
     max_failures: int | None
     failures: int
+    reason: str | None
 
     def refuse(self, failure: Failure) -> None:
         """Stop the run because a model endpoint refuses it."""
@@ -112,31 +139,39 @@ class RefusalGroup:
 class RefusalBreaker:
     """Holds refusals back until it is known whether the endpoint refuses rows or the run.
 
-    `finish` receives the outcomes once that is known; `cancel` receives those that are abandoned before.
+    `finish` receives the outcomes once that is known; `cancel` receives those that are abandoned before. `send` makes
+    an attempt whose outcome is not stored. `answered_job` is a job that an earlier run scored, if there is one.
     """
 
     def __init__(
-        self, stop: RefusedRun, in_flight: Sized, finish: Callable[[Outcome], None], cancel: Callable[[Outcome], None]
+        self,
+        stop: RefusedRun,
+        in_flight: Sized,
+        finish: Callable[[Outcome], None],
+        cancel: Callable[[Outcome], None],
+        send: Callable[[Job], Awaitable[Outcome]],
+        answered_job: Job | None = None,
     ) -> None:
         self._stop = stop
         self._in_flight = in_flight
         self._finish = finish
         self._cancel = cancel
+        self._send = send
+        self._answered_jobs = {answered_job.agent: answered_job} if answered_job is not None else {}
+        """By agent: a job whose model calls succeeded."""
         self._groups: dict[GroupKey, RefusalGroup] = {}
         self._answered_sent_at: dict[str, float] = {}
         """By agent: when the latest rollout whose model calls succeeded was sent."""
 
     def hold(self, outcome: Outcome, sent_at: float) -> RefusalGroup | None:
         """Hold back a refusal of a rollout sent at `sent_at` and return its group; None for any other outcome."""
-        if not isinstance(outcome, FailedRollout):
-            if isinstance(outcome, ScoredRollout | LimitedRollout):
-                self._record_answer(outcome.job.agent, sent_at)
-            return None
-        if outcome.failure.refusal_status is None:
-            if outcome.failure.kind in _KINDS_AFTER_ANSWER:
-                self._record_answer(outcome.job.agent, sent_at)
+        if _has_answer(outcome):
+            self._record_answer(outcome.job, sent_at)
+        if not isinstance(outcome, FailedRollout) or outcome.failure.refusal_status is None:
             return None
         failure, agent = outcome.failure, outcome.job.agent
+        if _is_reason_in_row(failure):
+            return None
         key = (agent, failure.server, _refusal_signature(failure))
         if key not in self._groups:
             if len(self._groups) >= MAX_GROUPS:
@@ -151,7 +186,7 @@ class RefusalBreaker:
 
     async def wait(self, group: RefusalGroup) -> None:
         """Wait until it is known whose problem the refusals are, if there are enough of them to stop the run."""
-        self.check()
+        await self.check()
         if not self._has_enough_refusals(group):
             return
         waiting = asyncio.ensure_future(group.released.wait())
@@ -164,23 +199,27 @@ class RefusalBreaker:
         finally:
             waiting.cancel()
 
-    def check(self) -> None:
+    async def check(self) -> None:
         """Stop the run if enough refusals are identical and no rollout that could disprove them is in flight."""
-        if self._groups and not len(self._in_flight):
-            for key in [key for key, group in self._groups.items() if self._has_enough_refusals(group)]:
-                self._stop_run(key)
+        if not self._groups:
+            return
+        for key, group in list(self._groups.items()):
+            if not len(self._in_flight) and key in self._groups and self._has_enough_refusals(group):
+                await self._stop_if_refused(key)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Decide about the refusals that are still held back at the end of the run."""
         for key, group in list(self._groups.items()):
             sent_at, count = self._answered_sent_at.get(group.agent), len(group.held)
-            if not group.may_be_of_row:
-                self._stop_run(key)
-            elif sent_at and (count == 1 or group.possible_run_refusals(sent_at) < count):
+            if key not in self._groups:
+                continue  # the answer to a rollout that was sent again has decided about this group, too
+            if group.may_be_of_row and sent_at and (count == 1 or group.possible_run_refusals(sent_at) < count):
                 # The endpoint answered other rollouts, and either refused a single row or answered after a refusal.
                 self._close_group(key)
+            elif group.may_be_of_row and group.agent not in self._answered_jobs:
+                self._close_group(key, of_run=True)
             else:
-                self._close_group(key, resumable=True)
+                await self._stop_if_refused(key)
 
     def abandon(self) -> None:
         """Report the rollouts that are held back as cancelled."""
@@ -193,8 +232,10 @@ class RefusalBreaker:
         answered_sent_at = self._answered_sent_at.get(group.agent, 0.0)
         return group.possible_run_refusals(answered_sent_at) >= ENOUGH_REFUSALS
 
-    def _record_answer(self, agent: str, sent_at: float) -> None:
+    def _record_answer(self, job: Job, sent_at: float) -> None:
         """Record a rollout whose model calls succeeded. Refusals before `sent_at` are therefore problems of rows."""
+        agent = job.agent
+        self._answered_jobs[agent] = job
         self._answered_sent_at[agent] = max(sent_at, self._answered_sent_at.get(agent, sent_at))
         for key, group in list(self._groups.items()):
             if group.agent == agent:
@@ -208,18 +249,50 @@ class RefusalBreaker:
                 for refusal in earlier:
                     self._finish(refusal.outcome)
 
-    def _close_group(self, key: GroupKey, *, resumable: bool = False) -> RefusalGroup:
-        """Record the refusals of a group as failures of their rows; if `resumable`, a resumed run tries them again."""
+    def _close_group(self, key: GroupKey, *, of_run: bool = False) -> RefusalGroup:
+        """Record the refusals of a group as failures of their rows; if `of_run`, these do not count as attempts."""
         group = self._groups.pop(key)
         group.released.set()
         for outcome, _, _ in group.held:
-            failure = replace(outcome.failure, retryable=True) if resumable else outcome.failure
+            failure = replace(outcome.failure, retryable=True, is_refusal_of_run=True) if of_run else outcome.failure
             self._finish(replace(outcome, failure=failure))
         return group
 
     def _stop_run(self, key: GroupKey) -> None:
         """Stop the run because the endpoint refuses it; a resumed run tries the rollouts of the group again."""
-        self._stop.refuse(self._close_group(key, resumable=True).failure)
+        self._stop.refuse(self._close_group(key, of_run=True).failure)
+
+    async def _stop_if_refused(self, key: GroupKey) -> None:
+        """Stop the run, unless rows may be at fault and the endpoint answers a rollout that it answered before."""
+        group = self._groups[key]
+        job = self._answered_jobs.get(group.agent)
+        if group.may_be_of_row and job is not None and self._stop.reason is None:
+            sent_at = time.monotonic()
+            try:
+                outcome = await self._send(job.with_attempt(job.key.attempt + 1))
+            except asyncio.CancelledError:
+                if is_cancelled():  # otherwise the run ends and sends nothing more
+                    raise
+            else:
+                if _has_answer(outcome):
+                    self._record_answer(job, sent_at)
+        if self._groups.get(key) is group:
+            self._stop_run(key)
+
+
+def _has_answer(outcome: Outcome) -> bool:
+    """Return whether the model calls of a rollout succeeded."""
+    if isinstance(outcome, FailedRollout):
+        return outcome.failure.kind in _KINDS_AFTER_ANSWER and outcome.failure.refusal_status is None
+    return isinstance(outcome, ScoredRollout | LimitedRollout)
+
+
+def _is_reason_in_row(failure: Failure) -> bool:
+    """Return whether a refusal says that the content of the row is its reason."""
+    if failure.refusal_status not in ROW_STATUSES:
+        return False
+    # Some endpoints repeat the request in the body, so not every text in it is theirs.
+    return bool(_CODE_OF_ROW.search(failure.message) or _TEXT_OF_ROW.search(_endpoint_message(failure.message)))
 
 
 def _refusal_signature(failure: Failure) -> str:
@@ -233,13 +306,19 @@ def refusal_reason(failure: Failure) -> str:
     """Describe a refusal, for example `the endpoint refuses the key (401: Incorrect API key provided)`."""
     status = failure.refusal_status or 0
     reason = _REASONS.get(status, "refuses the requests")
-    return f"the endpoint {reason} ({status}: {_endpoint_message(failure.message)})"
+    message = _endpoint_message(failure.message)
+    return f"the endpoint {reason} ({status}: {message})" if message else f"the endpoint {reason} ({status})"
 
 
 def _endpoint_message(text: str) -> str:
     """Return the endpoint's own message from the text of nested errors, in one line."""
+    while INNER_SERVER in text:
+        text = text.partition(INNER_SERVER)[2]
+        with contextlib.suppress(orjson.JSONDecodeError):  # the last one is the endpoint's body; a long one was cut
+            inner = orjson.loads(text)
+            text = inner if isinstance(inner, str) else text
     match = _MESSAGE_FIELD.search(text)
-    line = " ".join((match[1] if match else text.rpartition(INNER_SERVER)[2]).split())
+    line = " ".join((match[1] if match else text).split())
     return line if len(line) <= LONGEST_TEXT else f"{line[:LONGEST_TEXT]}…"
 
 

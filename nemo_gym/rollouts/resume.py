@@ -73,6 +73,8 @@ class PreparedRun:
     jobs: Iterator[Job]
     tokens: int = 0
     """Tokens that the resumed run has used so far."""
+    answered_job: Job | None = None
+    """A rollout that the resumed run has scored."""
 
 
 def prepare_run(store: RolloutStore, request: CollectionRequest) -> PreparedRun:
@@ -121,7 +123,7 @@ def check_request(store: RolloutStore, request: CollectionRequest) -> None:
         stored = read_identity(store.run)
         if stored is not None:
             _match_identity(store, request, stored[0])
-            check_stored_rows(store.materialized, stored[0].planned)
+        _check_stored_rows(store, stored[0] if stored is not None else None)
         return
     _check_source(store, request)
     check_planned_rows(request.lines(), request.options, source=request.source_name)
@@ -166,13 +168,15 @@ def _resume_run(store: RolloutStore, request: CollectionRequest) -> PreparedRun:
     for note in notes:
         logger.info(note)
     summary = PlanSummary(total, finished, given_up, to_run, resumed=True, notes=notes)
-    return PreparedRun(summary, store.unfinished_jobs(history, request.max_attempts), history.tokens)
+    jobs = store.unfinished_jobs(history, request.max_attempts)
+    return PreparedRun(summary, jobs, history.tokens, store.finished_job(history))
 
 
 def _update_identity(store: RolloutStore, request: CollectionRequest) -> list[str]:
     """Check that the stored run is the requested one, store accepted changes and return notes about them."""
     stored = read_identity(store.run)
     if stored is None:
+        _check_stored_rows(store, None)
         if request.source.is_file():  # write the missing identity, for the next resume
             planned = describe_planned_rows(store.materialized)
             current = request.identity.with_values(file_stat=file_stat(request.source), planned=planned)
@@ -180,7 +184,7 @@ def _update_identity(store: RolloutStore, request: CollectionRequest) -> list[st
         return [f"{store.run} was missing, so it was not checked that this is the same run"]
     earlier, content = stored
     current, notes, has_more_repeats = _match_identity(store, request, earlier)
-    check_stored_rows(store.materialized, earlier.planned)
+    _check_stored_rows(store, earlier)
     current = current.with_values(planned=earlier.planned)
     if has_more_repeats:
         jobs = plan_more(request.lines, request.options, earlier_repeats=earlier.repeats, source=request.source_name)
@@ -195,6 +199,14 @@ def _update_identity(store: RolloutStore, request: CollectionRequest) -> list[st
     if notes or earlier != current:
         write_identity(store.run, current, content, "; ".join(notes))
     return notes
+
+
+def _check_stored_rows(store: RolloutStore, stored: Identity | None) -> None:
+    """Raise StoreError if the planned rows are damaged; without a stored hash, if a rollout is planned twice."""
+    if stored is not None and stored.planned:
+        check_stored_rows(store.materialized, stored.planned)
+    else:
+        store.check_planned_once()
 
 
 def _match_identity(

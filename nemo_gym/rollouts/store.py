@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,6 +12,7 @@ from nemo_gym.journal import (
     IndexWriter,
     LineIndex,
     PeriodicSync,
+    StoreError,
     index_entry,
     read_rows,
     select_rows,
@@ -42,6 +44,8 @@ class RunHistory:
     finished: set[int] = field(default_factory=set)
     failures: dict[int, int] = field(default_factory=dict)
     """Number of failures that count as attempts."""
+    refusals: dict[int, int] = field(default_factory=dict)
+    """Number of failures that do not count as attempts, because a model endpoint refused the run."""
     terminal: set[int] = field(default_factory=set)
     """Rollouts with a failure after which they are not run again."""
     tokens: int = 0
@@ -176,7 +180,7 @@ class RolloutStore:
             for path in filter(Path.is_file, (self.materialized, self.run)):
                 restorable = RestorableFile(path)
                 closing.callback(restorable.close)
-                closing.callback(restorable.restore_if_deleted)
+                closing.callback(restorable.restore_or_save)
             if self._sync_seconds is not None:
                 closing.callback(PeriodicSync([scored.sync, failed.sync], self._sync_seconds).stop)
             self._journals = scored, failed
@@ -187,14 +191,41 @@ class RolloutStore:
         return map(Job.of, read_rows(self.materialized))
 
     def unfinished_jobs(self, history: RunHistory, max_attempts: int) -> Iterator[Job]:
-        """Yield the jobs that are neither finished nor given up, with the number of their next attempt."""
+        """Yield the jobs that are neither finished nor given up, with the number of their next attempt.
 
-        def is_unfinished(entry: Entry) -> bool:
-            return not history.is_finished(entry) and not history.is_given_up(entry, max_attempts)
+        Rollouts that were refused more often come later: others show first whether the endpoint accepts requests.
+        """
 
-        for row in select_rows(self.materialized, self._inputs.entries(), is_unfinished):
-            job = Job.of(row)
-            yield job.with_attempt(history.failed_attempts(job.key))
+        def is_unfinished(entry: Entry, *, refusals: int) -> bool:
+            is_open = not history.is_finished(entry) and not history.is_given_up(entry, max_attempts)
+            return is_open and history.refusals.get(_packed_key(entry), 0) == refusals
+
+        for refusals in sorted({0, *history.refusals.values()}):
+            selection = partial(is_unfinished, refusals=refusals)
+            for row in select_rows(self.materialized, self._inputs.entries(), selection):
+                job = Job.of(row)
+                yield job.with_attempt(history.failed_attempts(job.key))
+
+    def finished_job(self, history: RunHistory) -> Job | None:
+        """Return a planned job that is finished; None if no job is."""
+        return next(map(Job.of, select_rows(self.materialized, self._inputs.entries(), history.is_finished)), None)
+
+    def check_planned_once(self) -> None:
+        """Check that every rollout is planned once.
+
+        Raises:
+            StoreError: a rollout is planned twice.
+        """
+        keys: set[int] = set()
+        for entry in self._inputs.entries():
+            key = _packed_key(entry)
+            if key in keys:
+                raise StoreError(
+                    f"the rollout {entry.task}-{entry.rollout} is planned twice",
+                    where=str(self.materialized),
+                    fix="restore the file from a copy, or start over without --resume",
+                )
+            keys.add(key)
 
     def planned_count(self) -> int:
         """Count the planned rollouts of the run."""
@@ -215,8 +246,8 @@ class RolloutStore:
             history.tokens += entry.tokens
         for entry in failed.entries():
             key = _packed_key(entry)
-            if entry.is_counted:
-                history.failures[key] = history.failures.get(key, 0) + 1
+            counts = history.failures if entry.is_counted else history.refusals
+            counts[key] = counts.get(key, 0) + 1
             history.tokens += entry.tokens
         # The index does not contain the reason of a terminal failure, so these lines are read. The last one decides.
         for row in select_rows(self.failures, failed.entries(), lambda entry: entry.is_terminal):

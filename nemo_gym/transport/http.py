@@ -302,7 +302,7 @@ async def _attempt_with_pool(call: _HttpCall) -> ClientResponse:
     else:
         async with asyncio.timeout(left):
             response = await request
-    if response.status in REDIRECTS:
+    if response.status in REDIRECTS and "Location" in response.headers:
         response.release()
         call.is_simple = False  # the request is sent again, because a server that redirects executes nothing
         return await _attempt_with_aiohttp(call, http_sessions.current_session())

@@ -22,6 +22,10 @@ MAX_ERROR_BYTES = 1024 * 1024
 LARGEST_ANSWERS_AT_ONCE = 2
 """Answers of the maximum size whose memory may be reserved at the same time on one event loop."""
 
+COMPRESSED_STARTS = (b"\x1f\x8b", b"x\x01", b"x\x9c", b"x\xda")
+"""First bytes of gzip and zlib data; no JSON text begins with them."""
+MAX_LAYERS = 3
+"""Maximum times that a body may be compressed again; there is data that decompresses to itself."""
 GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 INPUT_BYTES = 64 * 1024
 
@@ -141,6 +145,24 @@ class Decompressor:
 
     def body(self) -> bytes:
         return b"".join(self._chunks)
+
+
+def decompress_layers(body: bytes, max_bytes: int) -> bytes:
+    """Decompress an answer that is still compressed because its endpoint compressed it more than once.
+
+    Raises:
+        ResponseTooLong: the decompressed answer is longer than `max_bytes`, or it was compressed too many times.
+    """
+    for _ in range(MAX_LAYERS):
+        decompressor = Decompressor(body, max_bytes)
+        try:
+            decompressor.decode()
+        except zlib.error:
+            return body  # not compressed, or damaged
+        body = decompressor.body()
+        if not body.startswith(COMPRESSED_STARTS):
+            return body
+    raise ResponseTooLong(f"the answer is compressed more than {MAX_LAYERS} times")
 
 
 def check_parsed_size(body: bytes, max_bytes: int) -> None:

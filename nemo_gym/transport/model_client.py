@@ -20,17 +20,26 @@ from http import HTTPStatus
 from typing import Any, Literal, TypeVar, cast
 
 import orjson
-from aiohttp import ClientPayloadError, ClientResponse, ClientResponseError
+from aiohttp import ClientPayloadError, ClientResponse, ClientResponseError, TooManyRedirects
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import from_json
 
+from nemo_gym.config.secret_text import mask_text
 from nemo_gym.config.secrets import Secret
 from nemo_gym.errors import DeadlineExceeded, GymError, ModelAnswerTooLarge, ModelFailed, ServerUnreachable
 from nemo_gym.transport import deadlines, http_sessions
 from nemo_gym.transport.client_response import LocalResponse, is_ok, raise_for_status, read_body
 from nemo_gym.transport.event_loop import SlotQueue
 from nemo_gym.transport.http import send, with_header
-from nemo_gym.transport.large_bodies import LARGE_BYTES, ResponseTooLong, check_parsed_size, current_memory, limits
+from nemo_gym.transport.large_bodies import (
+    COMPRESSED_STARTS,
+    LARGE_BYTES,
+    ResponseTooLong,
+    check_parsed_size,
+    current_memory,
+    decompress_layers,
+    limits,
+)
 from nemo_gym.transport.retries import MODEL_CALL, OVERLOAD_STATUSES, describe_error, next_pause, parse_retry_after
 from nemo_gym.transport.shared_semaphore import SharedSemaphore, claim_semaphore
 from nemo_gym.wire.call_reply import replace_surrogates
@@ -88,7 +97,12 @@ class NeMoGymAsyncOpenAI(BaseModel):
         url = f"{(root or self.base_url).rstrip('/')}/{path}"
         for attempt in range(1, TRUNCATED_BODY_ATTEMPTS + 1):
             try:
-                return await _read_object(await self._request(method=method, url=url, **options), url)
+                response = await self._request(method=method, url=url, **options)
+                if response.status >= HTTPStatus.MULTIPLE_CHOICES or isinstance(response, ClientResponse):
+                    _check_not_redirected(response, method)
+                return await _read_object(response, url)
+            except TooManyRedirects as error:
+                raise _redirect_error(error.history[0]) from None
             except ResponseTooLong as error:
                 raise ModelAnswerTooLarge(
                     error.problem, where=url, fix="raise max_model_answer_bytes if such answers are intended"
@@ -108,6 +122,27 @@ class NeMoGymAsyncOpenAI(BaseModel):
         return await send(policy=MODEL_CALL, safe_to_retry=True, headers=headers, max_bytes=limits.answer, **options)
 
 
+def _check_not_redirected(response: ClientResponse | LocalResponse, method: str) -> None:
+    """Raise the error of a redirect that leads to a page, for example to log in, which cannot answer a model call.
+
+    A redirect with status 307 or 308 repeats the call elsewhere and is followed. Others turn it into a GET.
+    """
+    if HTTPStatus.MULTIPLE_CHOICES <= response.status < HTTPStatus.BAD_REQUEST:
+        raise _redirect_error(response)
+    if response.history and response.method != method:
+        response.release()
+        raise _redirect_error(response.history[0])
+
+
+def _redirect_error(response: ClientResponse | LocalResponse) -> ClientResponseError:
+    """Return the error for a redirect. It does not contain the query of the address, which may contain secrets."""
+    target = response.headers.get("Location", "").partition("?")[0]
+    error = ClientResponseError(response.request_info, (), status=response.status, headers=response.headers)
+    content = f"it redirects to {mask_text(target)}" if target else "it redirects without an address"
+    error.response_content = content.encode()  # type: ignore[attr-defined]  # as in `raise_for_status`
+    return error
+
+
 async def _read_object(response: ClientResponse | LocalResponse, url: str) -> dict[str, Any]:
     """Read and parse a model's answer. The memory reserved for a large answer is released when it is parsed.
 
@@ -125,6 +160,11 @@ async def _read_object(response: ClientResponse | LocalResponse, url: str) -> di
         if not is_ok(response):
             await raise_for_status(cast("ClientResponse", response))
         body = await read_body(response, limits.answer, reserve)
+        if body.startswith(COMPRESSED_STARTS):
+            if release is not None:
+                release()
+            await reserve(limits.answer)
+            body = await asyncio.to_thread(decompress_layers, body, limits.answer)
         if len(body) <= LARGE_BYTES:
             return _parse_object(body, url)
         return await asyncio.to_thread(_parse_large_object, body, url)

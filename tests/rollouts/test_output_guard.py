@@ -149,3 +149,44 @@ def test_a_run_whose_folder_is_removed_can_be_resumed(tmp_path):
     with store:
         history = store.history()
         assert [str(job.key) for job in store.unfinished_jobs(history, 3)] == ["1-0-a1", "3-0"]
+
+
+def test_a_run_whose_folder_is_replaced_by_a_file_is_saved_whole(tmp_path):
+    """Nothing can be written to the folder any more; moved back, the saved files can be resumed."""
+    folder = tmp_path / "out" / "deep"
+    store = RolloutStore(folder / "x.jsonl")
+    with pytest.raises(StoreError, match="replaced this folder during the run; the results are saved in") as caught:  # noqa: SIM117
+        with store:
+            store.begin([job(task) for task in range(4)])
+            store.run.write_text("{}")
+            store.write(scored_rollout(0))
+            store.write(failed_rollout(job(1)))
+            shutil.rmtree(tmp_path / "out")
+            (tmp_path / "out").write_text("not ours")
+            store.write(scored_rollout(2))
+
+    assert f"move the files in {tmp_path / 'out_recovered' / 'deep'} to their folder" in str(caught.value)
+    assert (tmp_path / "out").read_text() == "not ours"
+    (tmp_path / "out").unlink()
+    (tmp_path / "out_recovered").rename(tmp_path / "out")
+    assert store.run.read_text() == "{}"
+    with store:
+        assert [str(job.key) for job in store.unfinished_jobs(store.history(), 3)] == ["1-0-a1", "3-0"]
+
+
+def test_results_that_cannot_be_saved_are_not_called_complete(path, monkeypatch):
+    """A full disk while a deleted file is written again loses the results; the error must not say otherwise."""
+    with closing(GuardedWriter(path)) as writer:
+        writer.append(line(1))
+        path.unlink()
+        with monkeypatch.context() as patch:
+
+            def fail(*_):
+                raise OSError(28, "No space left on device")
+
+            patch.setattr(shutil, "copyfileobj", fail)
+            with pytest.raises(StoreError, match="cannot be written again: No space left") as caught:
+                writer.append(line(2))
+
+    assert "lost" in caught.value.fix
+    assert "can be resumed" not in str(caught.value)

@@ -2,11 +2,12 @@
 
 import asyncio
 import itertools
+import json
 import shutil
 
 import pytest
 
-from nemo_gym.rollouts.collect import AttemptRules, StopCondition, collect
+from nemo_gym.rollouts.collect import AttemptRules, InFlight, StopCondition, collect
 from nemo_gym.rollouts.outcome import CancelledRollout, FailedRollout, Failure, Job, ScoredRollout, ScoringRule
 from nemo_gym.rollouts.refusals import ENOUGH_REFUSALS, MAX_GROUPS, endpoint_refused, refusal_reason
 from nemo_gym.rollouts.store import RolloutStore
@@ -67,13 +68,14 @@ async def test_a_key_that_expires_stops_the_run_and_leaves_its_rows_open(status,
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
-async def test_a_run_that_is_refused_like_a_row_stays_open_for_a_limited_number_of_attempts(status):
-    """Some providers answer 400 to a wrong key; a row that is always refused must still be given up at some point."""
-    (scored, failed, cancelled), stop = await collect_with(failing_after(23, refusal(status, "key req-81f")))
+@pytest.mark.parametrize("good", [0, 23])
+async def test_a_run_that_is_refused_like_a_row_stays_open(status, good):
+    """Some providers answer 400 to a wrong key or model name; however often the run is tried, that costs no row."""
+    (scored, failed, cancelled), stop = await collect_with(failing_after(good, refusal(status, "key req-81f")))
 
-    assert (len(scored), len(cancelled)) == (23, 0)
+    assert (len(scored), len(cancelled)) == (good, 0)
     assert ENOUGH_REFUSALS <= len(failed) < 12
-    assert all(outcome.failure.retryable and not outcome.failure.is_refusal_of_run for outcome in failed)
+    assert all(outcome.failure.retryable and outcome.failure.is_refusal_of_run for outcome in failed)
     assert stop.refusal.refusal_status == status
 
 
@@ -93,6 +95,160 @@ async def test_rows_that_are_too_long_fail_alone(concurrency, body):
     assert (len(scored), len(failed), len(cancelled)) == (48, 12, 0)
     assert not any(outcome.failure.retryable for outcome in failed)
     assert stop.reason is None
+
+
+@pytest.mark.parametrize("first", [0, 9, 46])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": "Rejected", "code": "string_above_max_length"}},
+        {"error": {"message": "Rejected", "innererror": {"code": "ResponsibleAIPolicyViolation"}}},
+        "This model's maximum context length is 512 tokens. However, you requested 700 tokens",
+        "prompt is too long: 9 tokens > 8 maximum",
+    ],
+)
+async def test_a_refusal_that_names_the_row_never_stops_the_run(body, first):
+    """Sorted rows have the long ones together; they fail alone, wherever they are, and no other row is sent twice."""
+    calls = []
+
+    async def send(job):
+        calls.append(job.key)
+        if first <= job.key.task < first + 14:
+            raise refusal(400, body)
+        return SCORED
+
+    (scored, failed, cancelled), stop = await collect_with(send, concurrency=1)
+
+    assert (len(scored), len(failed), len(cancelled), stop.reason) == (46, 14, 0, None)
+    assert not any(outcome.failure.retryable for outcome in failed)
+    assert len(calls) == 60
+
+
+@pytest.mark.parametrize(("first", "end"), [(9, 30), (46, 60), (57, 60)])
+async def test_rows_refused_for_an_unknown_reason_fail_alone_if_an_answered_rollout_is_answered_again(first, end):
+    """The text does not tell whether the endpoint refuses rows or everything; one more call does."""
+    calls = []
+
+    async def send(job):
+        calls.append(job.key)
+        if first <= job.key.task < end:
+            raise refusal(422, "rejected")
+        return SCORED
+
+    (scored, failed, cancelled), stop = await collect_with(send, concurrency=1)
+
+    assert (len(scored), len(failed), len(cancelled), stop.reason) == (60 - end + first, end - first, 0, None)
+    assert not any(outcome.failure.retryable for outcome in failed)
+    again = [key for key in calls if key.attempt]
+    assert 1 <= len(again) <= 1 + (end - first) // ENOUGH_REFUSALS
+    assert all(not first <= key.task < end for key in again)
+
+
+async def test_a_run_that_ends_sends_no_rollout_again():
+    """After Ctrl-C nothing is sent; refusals that are undecided then stay open."""
+
+    class Ending(InFlight):
+        def begin(self, job):
+            if job.key.attempt or job.key.task > 12:
+                raise asyncio.CancelledError
+            super().begin(job)
+
+    outcomes, stop = [], StopCondition()
+    rules = AttemptRules(server_type=TYPES.get, in_flight=Ending())
+    send = failing_after(3, refusal(400))
+    await collect(jobs_of(60), send, [outcomes.append], concurrency=20, rules=rules, stop=stop)
+
+    failed = [outcome for outcome in outcomes if isinstance(outcome, FailedRollout)]
+    assert len(failed) == 10
+    assert all(outcome.failure.is_refusal_of_run for outcome in failed)
+
+
+@pytest.mark.parametrize("is_fixed", [True, False])
+async def test_a_resumed_run_tells_bad_rows_from_a_bad_endpoint(tmp_path, is_fixed):
+    """Rows that stopped earlier runs come last: first the others are scored, then the refused ones are decided."""
+    bad, jobs, store = set(range(7)), list(jobs_of(24)), RolloutStore(tmp_path / "x.jsonl")
+    with store:
+        store.begin(jobs)
+
+    async def send(job):
+        if job.key.task in bad or not bad:
+            raise refusal(400, "no")
+        return SCORED
+
+    async def run():
+        stop = StopCondition()
+        with store:
+            history = store.history()
+            await collect(
+                store.unfinished_jobs(history, 2),
+                send,
+                [],
+                concurrency=1,
+                store=store.write,
+                rules=AttemptRules(server_type=TYPES.get),
+                stop=stop,
+                answered_job=store.finished_job(history),
+            )
+        return stop.reason
+
+    assert await run() is not None
+    with store:
+        assert [job.key.task for job in store.unfinished_jobs(store.history(), 2)] == [*range(5, 24), *range(5)]
+    if not is_fixed:
+        bad, all_bad = set(), bad
+        for _ in range(4):
+            assert await run() is not None
+        bad = all_bad
+        assert await run() is not None  # the first rows in the new order are refused as well
+    assert await run() is None
+    with store:
+        history = store.history()
+        assert (len(history.finished), history.count_given_up(2)) == (17, 7)
+
+
+async def test_only_refused_rows_are_left_of_a_run():
+    """A rollout that an earlier run scored shows that the endpoint accepts requests."""
+    scored_before = next(jobs_of(1))
+    outcomes, stop = [], StopCondition()
+
+    async def send(job):
+        if job.key.task == 0:
+            return SCORED
+        raise refusal(400)
+
+    await collect(
+        itertools.islice(jobs_of(4), 1, None),
+        send,
+        [outcomes.append],
+        rules=AttemptRules(server_type=TYPES.get),
+        stop=stop,
+        answered_job=scored_before,
+    )
+
+    assert [(outcome.job.key.task, outcome.failure.retryable) for outcome in outcomes] == [
+        (1, False),
+        (2, False),
+        (3, False),
+    ]
+    assert stop.reason is None
+
+
+async def test_the_words_of_a_row_are_not_the_reason_of_the_endpoint():
+    """An endpoint may repeat the request; a question about prompts must not make the row responsible."""
+    body = {"detail": "Invalid model", "input": "Why is the prompt too long for the context window?"}
+    (_, failed, _), stop = await collect_with(failing_after(0, refusal(422, body)))
+
+    assert stop.refusal is not None
+    assert all(outcome.failure.is_refusal_of_run for outcome in failed)
+
+
+@pytest.mark.parametrize("count", [1, ENOUGH_REFUSALS - 1])
+async def test_a_short_run_that_is_refused_like_a_row_stays_open(count):
+    """A run with few rows and a wrong model name must be resumable any number of times, too."""
+    (_, failed, _), _ = await collect_with(failing_after(0, refusal(400)), count=count)
+
+    assert len(failed) == count
+    assert all(outcome.failure.retryable and outcome.failure.is_refusal_of_run for outcome in failed)
 
 
 async def test_a_flaky_gateway_does_not_stop_the_run():
@@ -254,6 +410,40 @@ async def test_the_error_names_the_reason_and_the_key_to_fix():
         endpoint_refused(Failure("model_refused", "model", "no", "x", refusal_status=410), config, "")
     )
     assert refusal_reason(Failure("model_refused", "model", "oh " * 300, "x", refusal_status=418)).endswith("oh oh…)")
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("forbidden", "(402: forbidden)"),
+        ('say "please"', '(402: say "please")'),
+        ("", "(402)"),
+        ('{"detail": "no \\"money\\""}', '(402: no \\"money\\")'),
+    ],
+)
+async def test_the_reason_is_the_text_of_the_endpoint(body, expected):
+    """Quotation marks of the errors around it are no part of it."""
+    text = body
+    for server in ("m", "a"):
+        text = f"Hit an exception in {server} calling an inner server: {text}"
+        inner, text = text, json.dumps(text)
+    failure = Failure("model_refused", "model", f"/run of a answered 500: {inner}", "m", refusal_status=402)
+
+    assert refusal_reason(failure).endswith(expected)
+
+
+async def test_a_redirect_to_a_page_is_a_refusal():
+    """Behind a login page every call is redirected; the run stops instead of reading the page for every row."""
+    block = {"openai_model": {"entrypoint": "app.py", "openai_base_url": "http://h/v1"}}
+    (scored, failed, _), stop = await collect_with(failing_after(2, refusal(303, "it redirects to /sign-in")))
+
+    assert len(scored) == 2
+    assert len(failed) <= 4 + ENOUGH_REFUSALS
+    assert all(outcome.failure.is_refusal_of_run for outcome in failed)
+    assert str(endpoint_refused(stop.refusal, {"m": {"responses_api_models": block}}, "2 scored")) == (
+        "m: the endpoint redirects the requests to another page (303: /run of a answered 500: it redirects to "
+        "/sign-in): 2 scored\n  try: fix m.openai_base_url and run the same command with --resume"
+    )
 
 
 async def test_rollouts_given_up_by_earlier_versions_run_again_once(tmp_path):

@@ -316,3 +316,20 @@ def test_a_run_file_of_another_tool_is_ignored(store):
     for content in (b"[]", b"{", b'{"planned": 1}'):
         store.run.write_bytes(content)
         check_planned_rows(store.materialized)
+
+
+@pytest.mark.parametrize("has_run_file", [True, False])
+def test_a_rollout_that_is_planned_twice_is_reported_before_anything_runs(store, request_of, has_run_file):
+    """Files joined by hand, without the hash of the rows: two rollouts would have the same key."""
+    with store:
+        prepare_run(store, request_of())
+    lines = store.materialized.read_bytes().splitlines(keepends=True)
+    store.materialized.write_bytes(b"".join([*lines, lines[1]]))
+    content = orjson.loads(store.run.read_bytes())
+    store.run.write_bytes(orjson.dumps({**content, "planned": {}}))
+    if not has_run_file:
+        store.run.unlink()
+
+    for work in (check_request, prepare_run):
+        with store, pytest.raises(StoreError, match="the rollout 1-0 is planned twice"):
+            work(store, request_of(resume=True))

@@ -1,6 +1,7 @@
 """Answers that are too large: refused while they are read, once, without filling the memory or blocking neighbours."""
 
 import asyncio
+import functools
 import gzip
 import json
 import time
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 import aiohttp
 import pytest
 
-from nemo_gym.errors import ModelAnswerTooLarge
+from nemo_gym.errors import ModelAnswerTooLarge, ModelFailed
 from nemo_gym.transport import http, http_sessions, large_bodies
 from nemo_gym.transport.client_response import get_response_json, raise_for_status
 from nemo_gym.transport.http_sessions import GlobalAIOHTTPAsyncClientConfig
@@ -91,6 +92,9 @@ TOO_LARGE = {
     "without a length": (HEAD + b"Connection: close\r\n\r\n" + BIG_TEXT, False),
     "gzip": (with_length(gzip.compress(BIG_TEXT), b"gzip"), False),
     "deflate": (with_length(zlib.compress(BIG_TEXT), b"deflate"), False),
+    "gzip twice": (with_length(gzip.compress(gzip.compress(BIG_TEXT)), b"gzip, gzip"), False),
+    "gzip in deflate": (with_length(zlib.compress(gzip.compress(BIG_TEXT)), b"deflate"), False),
+    "too many layers": (with_length(functools.reduce(lambda body, _: gzip.compress(body), range(6), b"{}")), False),
     "an error": (HEAD.replace(b"200 OK", b"500 No") + b"Content-Length: 900000000\r\n\r\n", False),
     "values": (with_length(b'{"a": [' + b"{}," * 700_000 + b"1]}"), False),
 }
@@ -110,6 +114,21 @@ async def test_an_answer_above_the_limit_fails_with_its_own_error_and_is_asked_f
     assert there.sent < LIMIT + 16 * MIB  # socket buffers hold a few more
     assert caught.value.where == "policy"
     assert "max_model_answer_bytes" in (caught.value.fix or "")
+
+
+@pytest.mark.parametrize("kind", ["pool", "aiohttp"])
+@pytest.mark.parametrize("encoding", [b"gzip, gzip", b"gzip", b""])
+async def test_an_answer_that_was_compressed_twice_is_read(kind: str, encoding: bytes) -> None:
+    """A gateway may compress an answer that is compressed already; it is paid and complete."""
+    async with endpoint(with_length(gzip.compress(gzip.compress(b'{"text": "yes"}')), encoding)) as there:
+        assert await client_for(there.url, kind).create_response(input="x") == {"text": "yes"}
+
+
+async def test_a_damaged_inner_layer_is_an_answer_that_is_not_json() -> None:
+    """It is the endpoint's mistake and must be reported as such."""
+    async with endpoint(with_length(gzip.compress(gzip.compress(b'{"text": "yes"}')[:-9]), b"gzip")) as there:
+        with pytest.raises(ModelFailed, match="not JSON"):
+            await client_for(there.url, "pool").create_response(input="x")
 
 
 async def test_a_large_error_answer_is_not_read_either() -> None:

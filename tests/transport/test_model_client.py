@@ -475,3 +475,26 @@ def test_half_a_character_of_a_model_is_part_of_its_answer(escape: str) -> None:
     assert "\ufffd" in answer["text"]
     assert answer["emoji"] == "\U0001f600"
     assert not any("\ud800" <= character <= "\udfff" for character in answer["text"])
+
+
+@pytest.mark.parametrize("status", [301, 302, 303])
+async def test_a_redirect_to_a_login_page_is_an_error_with_its_status(scripted_server, say, status):
+    """The page is not the model's answer, and the query of its address may contain a secret."""
+    redirect = say(status, Location="/login?next=s3cret")
+    async with scripted_server(redirect, redirect, say(200, b"<html>Log in</html>")) as script:
+        with pytest.raises(aiohttp.ClientResponseError) as caught:
+            await PacedOpenAI(base_url=script.url, api_key="k", name="m").create_response(input="x")
+
+    assert (caught.value.status, caught.value.response_content) == (status, b"it redirects to /login")
+
+
+@pytest.mark.parametrize("headers", [{"Location": "/around"}, {}])
+async def test_a_redirect_that_leads_nowhere_is_the_same_error(scripted_server, say, headers):
+    """A login page that needs cookies redirects forever."""
+    async with scripted_server(*[say(302, **headers)] * 20) as script:
+        with pytest.raises(aiohttp.ClientResponseError) as caught:
+            await PacedOpenAI(base_url=script.url, api_key="k", name="m").create_response(input="x")
+
+    assert caught.value.status == 302
+    assert caught.value.response_content.startswith(b"it redirects ")
+    assert len(script.requests) == (11 if headers else 1)
