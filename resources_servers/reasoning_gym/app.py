@@ -52,9 +52,9 @@ def extract_answer(text: str) -> Extraction[str]:
     if is_unclosed and not boxes:
         return NoAnswer("the box is not closed")
     if tags:
-        value, rule = _joined(text, tags[::-1]), "answer_tag"
+        value, rule = _join_candidates(text, tags[::-1]), "answer_tag"
     else:
-        value, rule = (_joined(text, boxes), "first_box") if boxes else (text.strip(), "whole_text")
+        value, rule = (_join_candidates(text, boxes), "first_box") if boxes else (text.strip(), "whole_text")
     if not value:
         return NoAnswer("the answer is empty")
     if len(value) > LONGEST_ANSWER:
@@ -62,7 +62,7 @@ def extract_answer(text: str) -> Extraction[str]:
     return ExtractedAnswer(value, (0, len(text)), rule)
 
 
-def _joined(text: str, parts: list[ExtractedAnswer[str]]) -> str:
+def _join_candidates(text: str, parts: list[ExtractedAnswer[str]]) -> str:
     """Return the first part, together with those that are joined to it and differ from it."""
     values = [parts[0].value.strip()]
     for part, following in pairwise(parts):

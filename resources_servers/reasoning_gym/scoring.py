@@ -141,8 +141,8 @@ def hedge_reason(answer: str, oracle: str | None, dataset: str = "") -> str | No
         return "it names several candidates"
     if dataset in _PLANS | _ARITHMETIC | _ALGEBRA and _find_whole(_fold(oracle), _fold(answer)) is None:
         return None
-    found = _find_words(right, words)
-    has_more = found is not None and len(found) < len(words) and not _is_number_with_unit(right, words)
+    position = _find_words(right, words)
+    has_more = position is not None and len(position) < len(words) and not _is_number_with_unit(right, words)
     return "it contains more than the answer" if has_more else None
 
 

@@ -105,7 +105,9 @@ def test_a_hedge_pays_no_more_than_its_wrong_half(pool: WorkerPool) -> None:
         parts = {"first": right[:1], "rest": right[1:], "tight": right.replace(", ", ",")}
         hedges = [form.format(right=right, wrong=wrong, **parts) for form in HEDGES]
         running[name] = [pool.submit(job(row, answer)) for answer in (wrong, *hedges)]
-    scores = {name: [finished_value(future.result())["score"] for future in all_] for name, all_ in running.items()}
+    scores = {
+        name: [finished_value(future.result())["score"] for future in futures] for name, futures in running.items()
+    }
 
     assert {name: points for name, points in scores.items() if max(points[1:]) > max(points[0], 0.05)} == {}
 
