@@ -34,6 +34,17 @@ Symbolic = Callable[[str, str], bool]
 _BETWEEN_PARTS = re.compile(
     r"[\s$,;.]*(?:\\?\(|\\?\)|\\[,;! ]|(?:,|\\text\{)?\s*(?:and|or)\s*\}?)?[\s$,;]*", re.IGNORECASE
 )
+_ALTERNATIVE_WORD = r"(?:or|either|else|maybe|perhaps|possibly|alternatively|otherwise|versus|vs|as well as)"
+_ALTERNATIVE = re.compile(rf"{_ALTERNATIVE_WORD}\b.*|.*\b{_ALTERNATIVE_WORD}|[/|&~+\s]*", re.IGNORECASE | re.DOTALL)
+"""Text between two boxes, without formatting, that makes the second one another candidate or another part."""
+_NEW_VERSION = re.compile(
+    r"\b(?:equivalent\w*|equals?|rather|better|simpl\w+|approx\w*|about|roughly|decimal\w*|i\.?e|that is|is the same"
+    r"|no|not|wait|actually|instead|correct\w*|so|thus|hence|therefore|then|gives?|finally|final|which"
+    r"|precise\w*|exact\w*|in other words)\b|[=≈:]",
+    re.IGNORECASE,
+)
+"""Words that make the second of two boxes a new form, a correction or a conclusion of the first one."""
+_FORMATTING = re.compile(r"\\(?:text|mathrm|textbf|quad|qquad|hspace|,|;|!|:|\\| )|[\s$,;.(){}\[\]*_]", re.IGNORECASE)
 _PHRASE = re.compile(r"\banswer\b[*_`]{0,3}\s{0,4}(?:\bis\b|:|=)[*_`: ]{0,6}", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"\.\s|\.$|;\s|,? (?:because|since|so|which|as|where|when|given|by) |\s\(|!\s|!$")
 _DOLLARS = re.compile(r"\$[^$\n]{1,500}\$")
@@ -55,8 +66,8 @@ class NeedsSymbols(Exception):
 def extract_math_answer(text: str) -> Extraction[str]:
     r"""Extract the final answer: the last `\boxed{…}`, else the text after the last "answer is" or "answer:".
 
-    Boxes separated only by "or", "and" or commas are one answer with several values, so that a list of candidates is
-    not correct. An empty or unclosed last box is `NoAnswer`.
+    Boxes joined by commas, a slash or words such as "or", "and", "or else", "maybe" are one answer with several values,
+    so that a list of candidates is not correct. An empty or unclosed last box is `NoAnswer`.
     """
     boxes, has_open_box = find_boxes(text)
     if has_open_box:
@@ -74,13 +85,21 @@ def _join_adjacent_boxes(text: str, boxes: list[ExtractedAnswer[str]]) -> Extrac
     adjacent = [last]
     for earlier in reversed(boxes[:-1]):
         between = text[earlier.span[1] : adjacent[0].span[0]]
-        if len(adjacent) > MAX_ITEMS or len(between) > _MAX_BETWEEN or not _BETWEEN_PARTS.fullmatch(between):
+        if len(adjacent) > MAX_ITEMS or not is_joint(between):
             break
         adjacent.insert(0, earlier)
     if len({latex.clean(box.value[: latex.MAX_LENGTH]) for box in adjacent}) == 1:  # all boxes are the same answer
         return ExtractedAnswer(last.value.strip(), last.span, last.rule)
     value = ", ".join(box.value.strip() for box in adjacent)
     return ExtractedAnswer(value, (adjacent[0].span[0], last.span[1]), "boxes")
+
+
+def is_joint(between: str) -> bool:
+    """Return whether the text between two boxes or formulas joins them to one answer with several values."""
+    if len(between) > _MAX_BETWEEN or _BETWEEN_PARTS.fullmatch(between):
+        return len(between) <= _MAX_BETWEEN
+    plain = _FORMATTING.sub(" ", between).strip()
+    return bool(_ALTERNATIVE.fullmatch(plain)) and not _NEW_VERSION.search(plain)
 
 
 def _after_phrase(text: str) -> Extraction[str]:
@@ -105,7 +124,7 @@ def _first_statement(line: str) -> str:
     if math_parts and not line[: math_parts[0].start()].strip(" *_`("):
         adjacent = [math_parts[0]]
         for part in math_parts[1:]:
-            if not _BETWEEN_PARTS.fullmatch(line[adjacent[-1].end() : part.start()].replace("*", "")):
+            if not is_joint(line[adjacent[-1].end() : part.start()].replace("*", "")):
                 break
             adjacent.append(part)
         unit = re.match(r"\s*([a-zA-Z%°][a-zA-Z ]{0,20}|\\?%)[.*]*$", line[adjacent[-1].end() :])

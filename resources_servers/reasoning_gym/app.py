@@ -3,6 +3,7 @@
 import importlib.util
 import re
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.errors import EnvFailed
 from nemo_gym.grading.extraction import find_boxes, last_assistant_text
+from nemo_gym.grading.math import is_joint
 from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer
 from nemo_gym.grading.text import normalise_text
 from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, highest_k_metrics
@@ -33,27 +35,42 @@ _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 
 
 def extract_answer(text: str) -> Extraction[str]:
-    """Read the last answer tag, else the first box, else the whole text."""
-    start, answer = None, None
+    """Read the last answer tag, else the first box, else the whole text.
+
+    Tags or boxes joined by "or" and the like are one answer, so that a list of candidates is not right.
+    """
+    start, tags = None, []
     for tag in _TAG.finditer(text):
         if not tag[1]:
-            start = tag.end()
+            start, opening = tag.end(), tag.start()
         elif start is not None:
-            answer = ExtractedAnswer(text[start : tag.start()].strip(), (start, tag.start()), "answer_tag")
+            tags.append(ExtractedAnswer(text[start : tag.start()].strip(), (opening, tag.end()), "answer_tag"))
             start = None
-    if answer is None and start is None:
-        boxed, is_unclosed = find_boxes(text)
-        if boxed:
-            answer = ExtractedAnswer(boxed[0].value.strip(), boxed[0].span, "first_box")
-        elif is_unclosed:
-            return NoAnswer("the box is not closed")
-        else:
-            answer = ExtractedAnswer(text.strip(), (0, len(text)), "whole_text")
-    if answer is None or start is not None:
+    if start is not None:
         return NoAnswer("the answer tag is not closed")
-    if not answer.value:
+    boxes, is_unclosed = ([], False) if tags else find_boxes(text)
+    if is_unclosed and not boxes:
+        return NoAnswer("the box is not closed")
+    if tags:
+        value, rule = _join_candidates(text, tags[::-1]), "answer_tag"
+    else:
+        value, rule = (_join_candidates(text, boxes), "first_box") if boxes else (text.strip(), "whole_text")
+    if not value:
         return NoAnswer("the answer is empty")
-    return NoAnswer(f"longer than {LONGEST_ANSWER:,} characters") if len(answer.value) > LONGEST_ANSWER else answer
+    if len(value) > LONGEST_ANSWER:
+        return NoAnswer(f"longer than {LONGEST_ANSWER:,} characters")
+    return ExtractedAnswer(value, (0, len(text)), rule)
+
+
+def _join_candidates(text: str, parts: list[ExtractedAnswer[str]]) -> str:
+    """Return the first part, together with those that are joined to it and differ from it."""
+    values = [parts[0].value.strip()]
+    for part, following in pairwise(parts):
+        first, second = sorted((part.span, following.span))
+        if not is_joint(text[first[1] : second[0]]):
+            break
+        values.append(following.value.strip())
+    return ", ".join(dict.fromkeys(values))
 
 
 class ReasoningGymConfig(BaseResourcesServerConfig):

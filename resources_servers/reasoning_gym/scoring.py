@@ -10,6 +10,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 _LITERALS = {
@@ -65,6 +66,14 @@ _NOT_UNITS = re.compile(
 )
 """Words after a number that are no unit: they change the number or begin another one."""
 
+_CANDIDATES = frozenset({"or", "either", "alternatively", "otherwise", "maybe", "perhaps", "possibly", "versus", "vs"})
+"""Words that join several candidates."""
+_EMPTY = re.compile(r"\\(?:[dt]?frac|text|math[a-z]{2,4}|boxed|left|right|cdot|times|quad)(?![a-z])|(?<=\w)\.0+(?!\d)")
+"""What is not part of what an answer says: LaTeX commands, and zeros after a decimal point."""
+
+_PLANS = frozenset({"jugs", "knight_swap", "tower_of_hanoi"})
+"""Datasets of which a right answer may be longer than that of the row: more moves."""
+
 _TUPLES = frozenset({"arc_agi", "rearc"})
 """Datasets whose scorers compare with tuples, which JSON does not have."""
 
@@ -84,7 +93,7 @@ def score(job: dict[str, Any]) -> dict[str, Any]:
     dataset, answer, entry = job["dataset"], job["answer"], job["entry"]
     if dataset in _TUPLES:
         entry = {**entry, "metadata": {**entry["metadata"], "output": _as_tuples(entry["metadata"]["output"])}}
-    if reason := rejection_reason(dataset, answer) or hedge_reason(answer, entry["answer"]):
+    if reason := rejection_reason(dataset, answer) or hedge_reason(answer, entry["answer"], dataset):
         return {"score": 0.0, "rejected": reason}
     scorer = find_scorer(dataset)
     try:
@@ -95,6 +104,8 @@ def score(job: dict[str, Any]) -> dict[str, Any]:
     value = float(points)
     if has_answer_inside(answer, entry["answer"]) and (value < 1 or is_other_number(answer, entry["answer"])):
         return {"score": 0.0, "rejected": "it contains the answer as a part of another one"}
+    if 0 < value < 1 and dataset not in _PLANS and has_more_words(answer, entry["answer"]):
+        return {"score": 0.0, "rejected": "it is wrong and has more words than the answer"}
     return {"score": value if math.isfinite(value) else repr(value)}
 
 
@@ -112,25 +123,53 @@ def rejection_reason(dataset: str, answer: str) -> str | None:
             or not all(len(name) == 1 or name in _FUNCTIONS for name in names)
         ):
             return "not an algebraic expression"
+    elif dataset == "sokoban" and (re.search(r"[/|;]", answer) or set("".join(_content_words(answer))) - set("lrud")):
+        return "not a list of moves"  # the scorer ignores everything else
     return None
 
 
-def hedge_reason(answer: str, oracle: str | None) -> str | None:
-    """Return the reason why an answer that contains the right one is refused; None if it says nothing else.
+def hedge_reason(answer: str, oracle: str | None, dataset: str = "") -> str | None:
+    """Return the reason why an answer that names candidates is refused; None if it names one.
 
-    Many scorers of the package pay a text in which the right answer stands among others ("3 or 4").
-    A unit after a number is allowed.
+    Many scorers of the package pay a text in which the right answer stands among others ("3 or 4"). Spaces, punctuation
+    and case do not count. A unit after a number is allowed, and so are zeros after its decimal point.
     """
     if not oracle:
         return None
-    text, right = _fold(answer), _fold(oracle)
-    match = _find_whole(right, text)
-    if match is None:
+    words, right = _content_words(answer), _content_words(oracle)
+    if _CANDIDATES & set(words) - set(right):
+        return "it names several candidates"
+    if dataset in _PLANS | _ARITHMETIC | _ALGEBRA and _find_whole(_fold(oracle), _fold(answer)) is None:
         return None
-    before, after = _content_words(text[: match.start()]), _content_words(text[match.end() :])
-    is_unit = len(after) == 1 and after[0].isalpha() and not _NOT_UNITS.fullmatch(after[0])
-    is_number_with_unit = is_unit and not before and not any(letter.isalpha() for letter in right)
-    return "it contains more than the answer" if (before or after) and not is_number_with_unit else None
+    position = _find_words(right, words)
+    has_more = position is not None and len(position) < len(words) and not _is_number_with_unit(right, words)
+    return "it contains more than the answer" if has_more else None
+
+
+def has_more_words(answer: str, oracle: str | None) -> bool:
+    """Return whether an answer says more than the right one, so that a part of it may be another candidate."""
+    words, right = _content_words(answer), _content_words(oracle or "")
+    is_longer = len(words) > len(right) and len("".join(words)) > len("".join(right))
+    return bool(right) and is_longer and not _is_number_with_unit(right, words)
+
+
+def _is_number_with_unit(right: list[str], words: list[str]) -> bool:
+    """Return whether the words are the right answer, without letters, and one more word."""
+    unit = words[-1] if words else ""
+    is_right = "".join(words[:-1]) == "".join(right) and not any(map(str.isalpha, "".join(right)))
+    return is_right and unit.isalpha() and not _NOT_UNITS.fullmatch(unit)
+
+
+def _find_words(right: list[str], words: list[str]) -> range | None:
+    """Find the words that make up the right answer, whatever stands between them; None without content."""
+    target, text = "".join(right), "".join(words)
+    edges = dict(zip(accumulate(map(len, words), initial=0), range(len(words) + 1), strict=True))
+    start = text.find(target) if target else -1
+    while start >= 0:
+        if start in edges and start + len(target) in edges:
+            return range(edges[start], edges[start + len(target)])
+        start = text.find(target, start + 1)
+    return None
 
 
 def has_answer_inside(answer: str, oracle: str | None) -> bool:
@@ -167,7 +206,9 @@ def _find_whole(right: str, text: str) -> re.Match[str] | None:
 
 
 def _content_words(text: str) -> list[str]:
-    return "".join(c if unicodedata.category(c) in _CONTENT else " " for c in text).split()
+    """Return the words of a text in their simplest form, without decoration between and inside them."""
+    plain = unicodedata.normalize("NFKD", _EMPTY.sub(" ", text)).casefold()
+    return "".join(c if unicodedata.category(c) in _CONTENT else " " for c in plain).split()
 
 
 def find_scorer(dataset: str) -> Callable[[Any, dict[str, Any]], Any]:

@@ -3,7 +3,7 @@
 import json
 import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +36,7 @@ Failure = Literal[
 ]
 LONGEST_ARGUMENTS = 200_000
 MOST_CALLS = 128
+_COMPOSING = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 
 
 class Call(BaseModel):
@@ -69,13 +70,15 @@ def is_expected_call(expected: Call, call: Call) -> bool:
     )
 
 
-def count_matches(expected: Sequence[Call], calls: Sequence[Call]) -> int:
+def count_matches(
+    expected: Sequence[Call], calls: Sequence[Call], fits: Callable[[Call, Call], bool] = is_expected_call
+) -> int:
     """Return the size of a largest matching of expected calls and calls: augmenting paths in a bipartite graph."""
     partners: dict[int, int] = {}
 
     def find_partner(index: int, tried: set[int]) -> bool:
         for number, call in enumerate(calls):
-            if number not in tried and is_expected_call(expected[index], call):
+            if number not in tried and fits(expected[index], call):
                 tried.add(number)
                 if number not in partners or find_partner(partners[number], tried):
                     partners[number] = index
@@ -117,20 +120,24 @@ def find_failure(expected: Sequence[Call], calls: Sequence[Call | None]) -> Fail
     return None if count_matches(expected, readable) == len(expected) else "wrong_arguments"
 
 
-def is_within_schema(expected: Sequence[Call], call: Call, schema: Any) -> bool:
-    """Return whether the arguments beyond the expected ones fit the tool's schema, so that none is invented.
+def is_within_schema(expected: Call, call: Call, schema: Any) -> bool:
+    """Return whether the arguments of a call beyond those of its expected call fit the tool's schema.
 
-    A name that the schema does not list is accepted only if the schema allows additional properties explicitly.
-    A schema that is not valid, as in some public rows, decides about names only.
+    A name that the schema does not list is accepted only if the schema allows additional properties explicitly. A
+    schema that is not valid, as in some public rows, decides about names only; without `properties`, its keys are the
+    names. Schemas composed of others may require arguments anywhere, so that the whole call must fit.
     """
-    if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
+    further = {name: value for name, value in call.arguments.items() if name not in expected.arguments}
+    if not further or not isinstance(schema, dict):
         return True
-    expected_names = {name for one in expected if one.name == call.name for name in one.arguments}
-    further = {name: value for name, value in call.arguments.items() if name not in expected_names}
-    additional = schema.get("additionalProperties") or False
-    if not schema_problems(schema):
-        return not find_violations(further, {**schema, "required": [], "additionalProperties": additional})
-    return bool(additional) or further.keys() <= schema["properties"].keys()
+    if schema_problems(schema):
+        properties = schema.get("properties")
+        names = (properties if isinstance(properties, dict) else schema).keys()
+        return bool(schema.get("additionalProperties")) or further.keys() <= names
+    closed = {**schema, "unevaluatedProperties": False}
+    if _COMPOSING.isdisjoint(schema):
+        return not find_violations(further, {**closed, "required": []})
+    return not find_violations(call.arguments, closed)
 
 
 class XlamFcConfig(BaseResourcesServerConfig):
@@ -199,12 +206,15 @@ class XlamFcServer(SimpleResourcesServer):
         return XlamFcVerifyResponse(**(body.model_dump() | verdict))
 
     def _schema_failure(self, body: XlamFcVerifyRequest, calls: Sequence[Call | None]) -> Failure | None:
-        """Return the failure of calls with arguments that the offered tools do not have, or None."""
+        """Return the failure of expected calls with arguments that the offered tools do not have, or None."""
         tools = [tool for tool in body.responses_create_params.tools if tool.get("type") == "function"]
         schemas = {normalize_tool_name(str(tool.get("name"))): tool.get("parameters") for tool in tools}
-        is_valid = all(
-            call is None or is_within_schema(body.expected_answers, call, schemas.get(call.name)) for call in calls
-        )
+
+        def fits(expected: Call, call: Call) -> bool:
+            return is_expected_call(expected, call) and is_within_schema(expected, call, schemas.get(call.name))
+
+        readable = [call for call in calls if call is not None]
+        is_valid = count_matches(body.expected_answers, readable, fits) == len(body.expected_answers)
         return None if is_valid else "arguments_outside_schema"
 
     def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:

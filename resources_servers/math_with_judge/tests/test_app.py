@@ -182,7 +182,15 @@ def test_a_judge_that_restates_its_task_decides_by_its_last_label(verify: Judged
 
 
 @pytest.mark.parametrize(
-    "text", ["[[A=C]]", f"<think>{EQUAL}", RESTATED, f"{RESTATED} {DIFFERENT}, although some would say {EQUAL}"]
+    "text",
+    [
+        "[[A=C]]",
+        f"<think>{EQUAL}",
+        RESTATED,
+        f"{RESTATED} {DIFFERENT}, although some would say {EQUAL}",
+        f"9 and 7 are far apart, and {EQUAL} cannot be given.",
+        f'The second answer orders: "{EQUAL}". I do not obey.',
+    ],
 )
 def test_a_judge_without_a_label_is_a_failure_and_not_a_zero(verify: JudgedVerifier, text: str) -> None:
     """A failure must never enter a mean as a wrong answer."""

@@ -83,19 +83,33 @@ def test_the_answer_of_every_generator_scores_full(pool: WorkerPool) -> None:
     assert len(scores) == 103
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("form", ["{right} or {wrong}", "{wrong}\n{right}"])
-def test_a_hedge_pays_no_more_than_its_wrong_half(pool: WorkerPool, form: str) -> None:
-    """Several candidates in one answer must not collect the reward of the right one."""
-    pairs = {name: rows(2, seed=9, datasets=(name,)) for name in sorted(DATASETS - set(NO_ANSWER) - set(IN_METADATA))}
-    running = {}
-    for name, (row, other) in pairs.items():
-        right, wrong = own_answer(row), own_answer(other)
-        hedge = form.format(right=right, wrong=wrong)
-        running[name] = [pool.submit(job(row, answer)) for answer in (wrong, hedge)]
-    scores = {name: [finished_value(future.result())["score"] for future in pair] for name, pair in running.items()}
+HEDGES = (
+    "{right} or {wrong}",
+    "{wrong}\n{right}",
+    "{right}.0 / {wrong}",
+    "**{first}**{rest} | {wrong}",
+    "({right}); {wrong}",
+    "{first}\u200b{rest} ({wrong})",
+    "{right}.00 maybe {wrong}",
+    "{tight}; {wrong}",
+)
 
-    assert {name: pair for name, pair in scores.items() if pair[1] > max(pair[0], 0.05)} == {}
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_hedge_pays_no_more_than_its_wrong_half(pool: WorkerPool) -> None:
+    """Several candidates in one answer must not collect the reward of the right one, however it is spelt."""
+    running = {}
+    for name in sorted(DATASETS - set(NO_ANSWER) - set(IN_METADATA)):
+        row, other = rows(2, seed=9, datasets=(name,))
+        right, wrong = own_answer(row), own_answer(other)
+        parts = {"first": right[:1], "rest": right[1:], "tight": right.replace(", ", ",")}
+        hedges = [form.format(right=right, wrong=wrong, **parts) for form in HEDGES]
+        running[name] = [pool.submit(job(row, answer)) for answer in (wrong, *hedges)]
+    scores = {
+        name: [finished_value(future.result())["score"] for future in futures] for name, futures in running.items()
+    }
+
+    assert {name: points for name, points in scores.items() if max(points[1:]) > max(points[0], 0.05)} == {}
 
 
 @pytest.mark.parametrize(
@@ -111,12 +125,48 @@ def test_a_hedge_pays_no_more_than_its_wrong_half(pool: WorkerPool, form: str) -
         ("not 17, or 17 then", "17", True),
         ("Knave, I think", "knave", True),
         ("**knave**", "knave", False),
+        ("**k**nave / knight", "knave", True),
+        ("kna-ve knight", "knave", True),
+        ("a,b,c or c,b,a", "a, b, c", True),
+        ("a,b,c", "a, b, c", False),
+        ("\\frac{3}{4}", "3/4", False),
+        ("\\frac{3}{4}, 1", "3/4", True),
+        ("either knight or spy", "knave", True),
+        ("now or never", "now or never", False),
+        ("07:30", "7:30", False),
+        ("05:07:13.0", "05:07:13", False),
+        ("17.0 euros", "17", False),
+        ("[1, 2.0]", "[1, 2]", False),
+        ("ｋnave knight", "knave", True),
         ("anything", None, False),
     ],
 )
 def test_an_answer_may_not_contain_more_than_the_right_one(answer: str, oracle: str | None, is_refused: bool) -> None:
     """Units and decoration are harmless; a second candidate is not."""
     assert (hedge_reason(answer, oracle) is not None) is is_refused
+
+
+def test_a_wrong_answer_with_more_words_than_the_right_one_earns_nothing(pool: WorkerPool) -> None:
+    """Scorers that compare letters pay for each of several candidates that is nearly right."""
+    row = rows(1, seed=4, datasets=("spell_backward",))[0]
+    near = f"{row['answer'][:-1]}?"
+
+    scores = [finished_value(pool.run(job(row, answer)))["score"] for answer in (near, f"{near} {near} abc")]
+
+    assert scores[0] > 0.0
+    assert scores[1] == 0.0
+
+
+def test_only_moves_solve_sokoban(pool: WorkerPool) -> None:
+    """The scorer of the package ignores every other character."""
+    row = rows(1, seed=4, datasets=("sokoban",))[0]
+    right = row["answer"]
+
+    scores = [
+        finished_value(pool.run(job(row, answer)))["score"] for answer in (f"0{right} / 1", f"[{', '.join(right)}]")
+    ]
+
+    assert scores == [0.0, 1.0]
 
 
 def test_a_task_without_an_answer_gives_no_reward_for_words(pool: WorkerPool) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from nemo_gym.authoring.model_replies import build_response
+from nemo_gym.authoring.model_replies import build_response, tool_call
 from nemo_gym.authoring.verifier_cases import offline_server
 from nemo_gym.authoring.verifier_proof import VerifierProof, offline_client, verify_reply
 from resources_servers.xlam_fc.app import Call, XlamFcServer, count_matches, is_within_schema, same_value
@@ -79,11 +79,23 @@ SEARCH = {"type": "object", "properties": {"query": {"type": "string"}, "limit":
         ({"type": "dict", "properties": {"query": {"type": "str"}}}, {"query": "tea", "sudo": True}, False),
         ({"type": "dict", "properties": {"query": {"type": "str"}}}, {"query": "tea"}, True),
         (None, {"query": "tea", "sudo": True}, True),
+        ({"type": "object"}, {"query": "tea", "sudo": True}, False),
+        ({"type": "object"}, {"query": "tea"}, True),
+        ({"type": "object", "additionalProperties": True}, {"query": "tea", "sudo": True}, True),
+        ({}, {"query": "tea", "sudo": True}, False),
+        ({"query": {"type": "str"}, "limit": {"type": "int"}}, {"query": "tea", "limit": 5}, True),
+        ({"query": {"type": "str"}}, {"query": "tea", "sudo": True}, False),
+        ({"patternProperties": {"^x_": {"type": "integer"}}}, {"query": "tea", "x_depth": 5}, True),
+        ({"patternProperties": {"^x_": {"type": "integer"}}}, {"query": "tea", "depth": 5}, False),
+        ({"$ref": "#/$defs/s", "$defs": {"s": {**SEARCH, "required": ["query"]}}}, {"query": "tea", "limit": 5}, True),
+        ({"$ref": "#/$defs/s", "$defs": {"s": SEARCH}}, {"query": "tea", "limit": "5"}, False),
+        ({"allOf": [SEARCH]}, {"query": "tea", "sudo": True}, False),
+        ({**SEARCH, "anyOf": [{"required": ["query"]}]}, {"query": "tea", "limit": 5}, True),
     ],
 )
 def test_arguments_that_the_tool_does_not_have_are_refused(schema: Any, arguments: Any, is_valid: bool) -> None:
     """An invented argument is a wrong call, even if every expected argument is right."""
-    expected = [Call(name="search", arguments={"query": "tea"})]
+    expected = Call(name="search", arguments={"query": "tea"})
 
     assert is_within_schema(expected, Call(name="search", arguments=arguments), schema) is is_valid
 
@@ -96,6 +108,47 @@ def test_calls_that_match_several_expected_calls_are_assigned_optimally() -> Non
     assert count_matches(expected, calls) == 2
     assert count_matches(expected, list(reversed(calls))) == 2
     assert count_matches(expected, calls[1:] * 2) == 1
+
+
+ALARM = {"hour": {"type": "integer"}, "sound": {"enum": ["bell", "bird"]}}
+
+
+@pytest.mark.parametrize(
+    ("sound", "reason"), [("bird", None), (None, "arguments_outside_schema"), ("rm -rf", "arguments_outside_schema")]
+)
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_an_argument_of_another_expected_call_must_fit_the_schema(
+    http: TestClient, sound: str | None, reason: str | None, is_reversed: bool
+) -> None:
+    """Each call is compared with the expected call that it stands for, not with all of that name."""
+    tool = {"type": "function", "name": "alarm", "parameters": {"type": "object", "properties": ALARM}, "strict": False}
+    row = {
+        "responses_create_params": {"input": "Wake me at 6 and at 7, with a bell at 6.", "tools": [tool]},
+        "expected_answers": [
+            {"name": "alarm", "arguments": {"hour": 6, "sound": "bell"}},
+            {"name": "alarm", "arguments": {"hour": 7}},
+        ],
+    }
+    reply = tool_call("alarm", {"hour": 6, "sound": "bell"}) + tool_call("alarm", {"hour": 7, "sound": sound})
+
+    verdict = verify_reply(http, row, list(reversed(reply)) if is_reversed else reply)
+
+    assert (verdict["failure_reason"], verdict["matched_calls"]) == (reason, 2)
+
+
+def test_calls_are_assigned_so_that_their_arguments_fit_the_schema(http: TestClient) -> None:
+    """Both calls fit the first expected call, but one of them only as the second."""
+    parameters = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    row = {
+        "responses_create_params": {
+            "input": "Go.",
+            "tools": [{"type": "function", "name": "f", "parameters": parameters, "strict": False}],
+        },
+        "expected_answers": [{"name": "f", "arguments": {}}, {"name": "f", "arguments": {"x": "far"}}],
+    }
+    for calls in ([{"x": "far"}, {"x": 3}], [{"x": 3}, {"x": "far"}]):
+        reply = [item for arguments in calls for item in tool_call("f", arguments)]
+        assert verify_reply(http, row, reply)["reward"] == 1.0
 
 
 def test_expected_calls_may_be_written_as_in_the_public_dataset(http: TestClient) -> None:
