@@ -14,6 +14,7 @@ GymError                              the problem, its location and the fix
 ├── FileProblem                       a file cannot be read or written (OSError)
 ├── ServerUnreachable                 no server answers at an address (ConnectionError)
 │   └── SessionLost                   the process that kept the state of a session has ended
+├── InvalidReply                      the answer of a server cannot be used (JSONDecodeError)
 ├── DeadlineExceeded                  the time allowed for a call ran out (TimeoutError)
 ├── CircuitOpen                       an endpoint failed repeatedly and is not called (ConnectionError)
 └── RolloutFailed                     a rollout has no reward
@@ -29,6 +30,7 @@ survives pickling, and never holds a configuration value that could be a secret.
 """
 
 import errno
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -136,6 +138,16 @@ class ServerUnreachable(GymError, ConnectionError):
 
 class SessionLost(ServerUnreachable):
     """The process that kept the state of a session has ended, so the rollout cannot go on."""
+
+
+class InvalidReply(GymError, json.JSONDecodeError):
+    """The answer of a server cannot be used: it is not JSON, breaks off, or lacks what the caller needs."""
+
+    def __init__(self, problem: str, *, where: str | None = None, fix: str | None = None, path: str = "") -> None:
+        json.JSONDecodeError.__init__(self, problem, "", 0)
+        self.problem, self.where, self.fix = problem, where, fix
+        self.path = path
+        """The path of the call."""
 
 
 class DeadlineExceeded(GymError, TimeoutError):

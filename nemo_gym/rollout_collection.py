@@ -94,6 +94,9 @@ class LimitOptions(BaseModel):
     verify_timeout_seconds: Seconds | None = Field(
         default=1800.0, description="Time of verifying one rollout; null: no separate limit."
     )
+    request_timeout_seconds: Seconds | None = Field(
+        default=None, description="Time of any call of a rollout; null: only the limits above."
+    )
     max_steps_per_rollout: AtLeastOne | None = Field(
         default=1000,
         description="Model turns of one rollout, for agents that count them (simple_agent does); null: no limit.",
@@ -110,10 +113,12 @@ class LimitOptions(BaseModel):
     @property
     def allowance(self) -> Allowance:
         """The limits that are sent with each rollout."""
+        most = self.request_timeout_seconds
         return Allowance(
-            model_call_seconds=self.model_call_timeout_seconds,
-            tool_call_seconds=self.tool_call_timeout_seconds,
-            verify_seconds=self.verify_timeout_seconds,
+            model_call_seconds=deadlines.shorter_of(self.model_call_timeout_seconds, most),
+            tool_call_seconds=deadlines.shorter_of(self.tool_call_timeout_seconds, most),
+            verify_seconds=deadlines.shorter_of(self.verify_timeout_seconds, most),
+            request_seconds=most,
             steps=self.max_steps_per_rollout,
             tokens=self.max_tokens_per_rollout,
         )

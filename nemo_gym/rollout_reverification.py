@@ -12,7 +12,7 @@ from aiohttp import ClientResponseError
 from pydantic import Field, model_validator
 
 from nemo_gym.config_types import BaseNeMoGymCLIConfig
-from nemo_gym.errors import ConfigError, EnvFailed, InvalidReward
+from nemo_gym.errors import ConfigError, EnvFailed, InvalidReply, InvalidReward
 from nemo_gym.journal import RolloutReader, read_rows, scan_rows
 from nemo_gym.keys import AGENT_REF_KEY_NAME, RESPONSE_KEY_NAME
 from nemo_gym.reward_profile import check_files_exist, format_keys
@@ -25,7 +25,7 @@ from nemo_gym.rollouts.run_files import failures_path_for, files_of_run, remove_
 from nemo_gym.rollouts.scoring_rules import verifier_rules
 from nemo_gym.rollouts.store import RolloutStore, RunHistory
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
-from nemo_gym.transport.client_response import ERROR_HEADER
+from nemo_gym.transport.response_errors import ERROR_HEADER
 from nemo_gym.wire.run_seed_verify import ReverifyMode
 from nemo_gym.wire.stored_rollout import RolloutId, RolloutKey, Row, StoredRollout
 
@@ -273,6 +273,8 @@ class Reverification:
             reply = await client.post(server_name=server, url_path="/verify", json=job.row)
             await raise_for_status(reply)
             return await get_response_json(reply)
+        except InvalidReply as error:
+            raise EnvFailed(error.problem, where=server) from error
         except ClientResponseError as error:
             cause = error.headers.get(ERROR_HEADER) if error.headers else None
             kind = InvalidReward if cause == InvalidReward.__name__ else EnvFailed

@@ -75,6 +75,7 @@ from nemo_gym.transport.client_response import (
     raise_for_status,
 )
 from nemo_gym.transport.http_sessions import GlobalAIOHTTPAsyncClientConfig
+from nemo_gym.transport.response_errors import note_callee
 from nemo_gym.transport.retries import SERVER_CALL, RetryPolicy
 
 MAX_NUM_TRIES = 3
@@ -232,10 +233,10 @@ class ServerClient(BaseModel):
             else:
                 if isinstance(body, BaseModel):
                     kwargs["json"] = body.model_dump(exclude_unset=True)
-                options = {"callee": server_name, "safe_to_retry": address.is_stateless, **kwargs}
+                kwargs = {"callee": server_name, "safe_to_retry": address.is_stateless, **kwargs}
                 with deadlines.time_limit(seconds):
                     url = f"{address.base_url}{url_path}"
-                    response = await request(method=method, url=url, _internal=True, **options)
+                    response = note_callee(await request(method=method, url=url, _internal=True, **kwargs), server_name)
             if getattr(response, "status", None) == 410:  # Gone; the response of a test may have no status
                 raise_for_lost_session(response, server_name)
             return response

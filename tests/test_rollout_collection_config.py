@@ -4,14 +4,15 @@ import pytest
 from pydantic import ValidationError
 
 from nemo_gym.rollout_collection import FailureOptions, LimitOptions
-from nemo_gym.transport.deadlines import Allowance
+from nemo_gym.transport.deadlines import Allowance, CallTimeout, parse_allowance
 
 
 def test_limits_are_on_without_being_asked_for():
     """A run without configured limits must still end."""
     options = LimitOptions().model_dump()
 
-    assert not [name for name, value in options.items() if value is None]
+    # By default, `request_timeout_seconds` limits only calls without a deadline.
+    assert [name for name, value in options.items() if value is None] == ["request_timeout_seconds"]
 
 
 def test_a_rollout_is_sent_with_its_limits():
@@ -25,6 +26,22 @@ def test_a_rollout_is_sent_with_its_limits():
     )
 
     assert options.allowance == Allowance(1, 2, 3, 4, 5)
+
+
+def test_the_request_timeout_shortens_the_timeout_of_every_call_of_a_rollout():
+    """A user who sets it expects that no call takes longer; the rollout itself has its own limit."""
+    allowance = LimitOptions(
+        request_timeout_seconds=8, tool_call_timeout_seconds=5, verify_timeout_seconds=None
+    ).allowance
+
+    calls = [
+        ("responses_api_models", "/v1/responses"),
+        ("resources_servers", "/verify"),
+        ("resources_servers", "/tool"),
+    ]
+    assert [allowance.call_limit(*call)[0] for call in calls] == [8, 8, 5]
+    assert allowance.call_limit("responses_api_agents", "/run") == (8, CallTimeout)
+    assert parse_allowance(allowance.header_value()) == allowance
 
 
 @pytest.mark.parametrize("name", LimitOptions.model_fields)

@@ -131,7 +131,7 @@ async def test_a_stall_that_passes_is_scored_at_the_second_attempt(collect):
     [
         ({"kind": "status", "status": 400}, "model_refused", 1),
         ({"kind": "status", "status": 500}, "model_refused", 2),
-        ({"kind": "wrong_shape"}, "agent_error", 2),
+        ({"kind": "wrong_shape"}, "model_bad_reply", 2),
     ],
     ids=repr,
 )

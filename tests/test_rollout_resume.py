@@ -242,6 +242,8 @@ async def test_a_rollout_that_takes_too_long_is_a_timeout_of_the_rollout(world, 
     [
         ("hang in a tool", "tool_call_timeout_seconds", "tool_call"),
         ("hang in verify", "verify_timeout_seconds", "verify"),
+        ("hang in a tool", "request_timeout_seconds", "tool_call"),
+        ("hang in verify", "request_timeout_seconds", "verify"),
     ],
 )
 async def test_a_call_that_takes_too_long_is_a_timeout_of_that_phase(world, tmp_path, do, limit, which):
@@ -253,6 +255,7 @@ async def test_a_call_that_takes_too_long_is_a_timeout_of_that_phase(world, tmp_
     assert tally.failed == {"timeout": 1}
     detail = stored_rows(tmp_path, "x_failures.jsonl")[-1]["_ng_failure"]
     assert (detail["which"], detail["whom"]) == (which, "r")
+    assert f"raise {limit}" in detail["message"]
 
 
 async def test_time_spent_waiting_for_a_turn_is_not_the_rollouts(world, tmp_path):
@@ -290,6 +293,7 @@ async def test_limits_can_be_switched_off(world, tmp_path):
             "model_call_timeout_seconds",
             "tool_call_timeout_seconds",
             "verify_timeout_seconds",
+            "request_timeout_seconds",
             "max_steps_per_rollout",
             "max_tokens_per_rollout",
             "max_total_tokens",

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fastapi import HTTPException
+from fastapi.responses import PlainTextResponse
 from omegaconf import OmegaConf
 from pydantic import ConfigDict, PrivateAttr, ValidationError
 
@@ -69,6 +70,8 @@ class Grader(SimpleResourcesServer):
             raise JudgeError("the judge is down")
         if body.response.id == "crash":
             raise HTTPException(422, "cannot grade this")
+        if body.response.id == "html":
+            return PlainTextResponse("<html>")  # type: ignore[return-value]
         return GradedResponse(**body.model_dump(), reward=float(body.response.id == body.expected))
 
     def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:
@@ -169,9 +172,12 @@ async def test_every_stored_response_gets_a_new_verdict(run: Run) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_verifier_that_fails_gives_a_failure_and_no_reward(run: Run) -> None:
+@pytest.mark.parametrize(("unreadable", "fields"), [("c", {"response": None}), ("html", {})])
+async def test_a_verifier_that_fails_gives_a_failure_and_no_reward(
+    run: Run, unreadable: str, fields: dict[str, Any]
+) -> None:
     """The others get their verdict."""
-    run.write("run.jsonl", [play_run(0, "crash"), play_run(1, "b"), play_run(2, "c", response=None)])
+    run.write("run.jsonl", [play_run(0, "crash"), play_run(1, "b"), play_run(2, unreadable, **fields)])
 
     done = await run.reverify()
 

@@ -11,7 +11,7 @@ import aiohttp
 from nemo_gym.capture.record import Dialect, ErrorCategory, build_model_call_record, category_of_exception
 from nemo_gym.capture.store import CaptureStore
 from nemo_gym.transport.asgi import ASGIApp, Message, Receive, Send
-from nemo_gym.transport.client_response import UPSTREAM_STATUS_HEADER
+from nemo_gym.transport.response_errors import UPSTREAM_STATUS_HEADER
 
 logger = logging.getLogger(__name__)
 

@@ -166,7 +166,8 @@ _TABLE = (
     Key("blocked_cell_timeout_seconds", POSITIVE_NUMBER,
         "Seconds without a running event loop after which a cell is ended and restarted; ten times as long for a "
         "server in a separate process; never longer than `request_timeout_seconds`.", 30),
-    Key("request_timeout_seconds", POSITIVE_NUMBER, "Longest duration of a call without a deadline.", 3600),
+    Key("request_timeout_seconds", POSITIVE_NUMBER,
+        "Longest duration of a call without a deadline; if it is set, of every call that a rollout makes.", 3600),
     Key("connect_timeout_seconds", POSITIVE_NUMBER, "Longest time to open a connection.", 30),
     Key("unreachable_timeout_seconds", POSITIVE_NUMBER,
         "Seconds after which calls to an endpoint that accepts no connection fail at once.", 30),

@@ -13,6 +13,7 @@ from nemo_gym.errors import (
     DeadlineExceeded,
     EnvFailed,
     GymError,
+    InvalidReply,
     InvalidReward,
     ModelAnswerTooLarge,
     ModelFailed,
@@ -22,9 +23,9 @@ from nemo_gym.errors import (
 )
 from nemo_gym.rollouts.outcome import ROW_STATUSES, Failure, FailureKind, Phase
 from nemo_gym.rollouts.scoring_rules import AGENTS, MODELS, RESOURCES_SERVERS
-from nemo_gym.transport.client_response import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
 from nemo_gym.transport.deadlines import VERIFY_PATH, ModelCallTimeout, ToolCallTimeout, VerifyTimeout
 from nemo_gym.transport.large_bodies import ResponseTooLong
+from nemo_gym.transport.response_errors import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
 
 ServerTypeOf = Callable[[str], str | None]
 """Returns the server type (`responses_api_models`, …) of an instance, or None for an unknown instance."""
@@ -48,7 +49,9 @@ _DEADLINE_OF_PHASE = {Phase.MODEL: "model_call", Phase.ENVIRONMENT: "tool_call",
 _TIMEOUT_STATUS = frozenset({408, 504})
 _UNREACHABLE_ERRORS = frozenset({ServerUnreachable.__name__, SessionLost.__name__, CircuitOpen.__name__})
 _TIMEOUT_ERRORS = frozenset({DeadlineExceeded.__name__, *_DEADLINE_OF_ERROR})
-_BAD_REPLY_ERRORS = frozenset({"ValidationError", "ConversionError", "JSONDecodeError", ModelFailed.__name__})
+_BAD_REPLY_ERRORS = frozenset(
+    {"ValidationError", "ConversionError", "JSONDecodeError", InvalidReply.__name__, ModelFailed.__name__}
+)
 
 
 def server_types(config: Mapping[str, Any]) -> ServerTypeOf:
@@ -130,6 +133,8 @@ def classify_error(error: Exception, agent: str, server_type: ServerTypeOf, *, j
         return Failure(FailureKind.TIMEOUT, Phase.DISPATCH, message, server, deadline_name=deadline_name)
     if isinstance(error, ResponseTooLong):
         return Failure(FailureKind.AGENT_ERROR, Phase.AGENT, f"/run: {message}", agent, retryable=False)
+    if isinstance(error, InvalidReply):
+        return Failure(FailureKind.AGENT_ERROR, Phase.AGENT, message, server)
     if isinstance(error, orjson.JSONDecodeError):
         return Failure(FailureKind.AGENT_ERROR, Phase.AGENT, f"/run did not answer with JSON: {message}", agent)
     return Failure(FailureKind.INTERNAL, Phase.DISPATCH, f"{type(error).__name__}: {message}", "collector")

@@ -1,6 +1,7 @@
 """Error answers of servers: exceptions as JSON, attribution headers, and cancellation of requests at their deadline."""
 
 import logging
+import re
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from traceback import format_exception
 from typing import Any
@@ -12,14 +13,14 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.config.secret_text import mask_text
-from nemo_gym.errors import DeadlineExceeded, GymError, SessionLost
+from nemo_gym.errors import DeadlineExceeded, GymError, InvalidReply, SessionLost
 from nemo_gym.keys import DEADLINE_HEADER, ROLLOUT_HEADER
 from nemo_gym.serve.process_status import handler_label, handler_name, run_handler
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.asgi import CALLER_ENFORCES_DEADLINE
 from nemo_gym.transport.call_timing import current_rollout, parse_rollout, phase_headers, set_current_rollout
-from nemo_gym.transport.client_response import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
 from nemo_gym.transport.event_loop import result_or_error
+from nemo_gym.transport.response_errors import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
 
 logger = logging.getLogger("nemo_gym.serve")
 
@@ -31,6 +32,9 @@ _FAILED_PATH = FAILED_PATH_HEADER.encode("ascii")
 _DEADLINE = DEADLINE_HEADER.encode("ascii")
 _ROLLOUT = ROLLOUT_HEADER.encode("ascii")
 _ALLOWANCE = deadlines.ALLOWANCE_HEADER.encode("ascii")
+
+_HEADER_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_NOT_IN_HEADERS = re.compile(rb"[\x00-\x08\n-\x1f\x7f]")
 
 MAX_INNER_CONTENT = 64 * 1024
 """Maximum bytes of a callee's error body that are copied into the answer."""
@@ -96,8 +100,7 @@ class FailureMiddleware:
         async def attributing_send(message: Message) -> None:
             nonlocal has_started
             if message["type"] == "http.response.start":
-                if not isinstance(message["status"], int) or not 200 <= message["status"] < 600:
-                    raise ValueError(f"the response has the status {message['status']!r}, which is not one of HTTP")
+                _check_response_start(message)
                 has_started = True
                 if message["status"] >= 400:
                     message = {
@@ -159,15 +162,35 @@ class FailureMiddleware:
         return self.redact(text).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def _check_response_start(message: Message) -> None:
+    """Check that status and headers can be sent over HTTP, so that a server answers the same over every carrier.
+
+    Raises:
+        ValueError: they cannot.
+    """
+    if not isinstance(message["status"], int) or not 200 <= message["status"] < 600:
+        raise ValueError(f"the response has the status {message['status']!r}, which is not one of HTTP")
+    for name, value in message.get("headers", ()):
+        is_length = name.lower() == b"content-length"
+        if not _HEADER_NAME.fullmatch(name) or _NOT_IN_HEADERS.search(value) or (is_length and not value.isdigit()):
+            raise ValueError(f"the response has the header {name!r}: {value!r}, which is not one of HTTP")
+
+
 def attribution_headers(error: BaseException, server_name: str, path: str = "") -> dict[str, str]:
     """Return the headers that attribute a failure: server, path, and exception class or upstream status."""
     if isinstance(error, ClientResponseError):
         received: Mapping[str, str] = error.headers or {}
+        # A response of another type than expected is an error without an error status.
+        status = (
+            {UPSTREAM_STATUS_HEADER: str(error.status)} if error.status >= 400 else {ERROR_HEADER: type(error).__name__}
+        )
         if received.get(FAILED_HEADER):
             copied = {name: received[name] for name in ATTRIBUTION_HEADERS if received.get(name)}
-            return {UPSTREAM_STATUS_HEADER: str(error.status), **copied}  # an upstream status in `copied` has priority
-        return {FAILED_HEADER: server_name, FAILED_PATH_HEADER: path, UPSTREAM_STATUS_HEADER: str(error.status)}
+            return {**status, **copied}  # an upstream status in `copied` has priority
+        return {FAILED_HEADER: server_name, FAILED_PATH_HEADER: path, **status}
     where = error.where if isinstance(error, GymError) else None
+    if isinstance(error, InvalidReply) and where:
+        return {FAILED_HEADER: where, FAILED_PATH_HEADER: error.path, ERROR_HEADER: type(error).__name__}
     failed_path = {} if where and where != server_name else {FAILED_PATH_HEADER: path}  # unknown at another server
     return {FAILED_HEADER: where or server_name, **failed_path, ERROR_HEADER: type(error).__name__}
 

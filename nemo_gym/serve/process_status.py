@@ -5,6 +5,7 @@ The launcher reads it while the process hangs, even if a thread never releases t
 `STACK_SIGNAL` the process appends the stacks of its threads, without needing the interpreter lock.
 """
 
+import asyncio
 import faulthandler
 import mmap
 import os
@@ -166,6 +167,13 @@ class StatusReader:
         os.close(self.fd)
 
 
+def _forget_cancellations(task: "asyncio.Task[Any]", count: int) -> int:
+    """Make a task count as not cancelled `count` times; return 0."""
+    for _ in range(count):
+        task.uncancel()
+    return 0
+
+
 def _call(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 
@@ -177,6 +185,9 @@ class run_handler(Generic[Result]):  # noqa: N801 - awaited like a function, onc
     memory names the innermost handler that executes. With `context` the coroutine has other context variables: as over
     HTTP, a handler cannot read or change those of its caller. A separate task would cost more than most handlers; this
     class steps the coroutine itself instead. Cancelling the task cancels the coroutine.
+
+    If the coroutine itself cancels the task, which is also that of its caller, only the coroutine is cancelled: the
+    `CancelledError` is delivered to it, and the task no longer counts as cancelled.
     """
 
     __slots__ = ("_context", "_coroutine", "_label")
@@ -190,12 +201,17 @@ class run_handler(Generic[Result]):  # noqa: N801 - awaited like a function, onc
         """Step the coroutine; yield its futures to the event loop, and send results and errors back to it."""
         step = _call if self._context is None else self._context.run
         coroutine, label, status = self._coroutine, self._label, own_status
-        caller = status.label
+        caller, task = status.label, asyncio.current_task()
+        assert task is not None
+        own_cancels = 0  # cancellations of the task by the coroutine
         status.label = status.shared_label[:] = label
+        cancels = task.cancelling()
         try:
             future = step(coroutine.send, None)
             while True:
                 status.label = status.shared_label[:] = caller
+                if task.cancelling() > cancels:
+                    own_cancels += task.cancelling() - cancels
                 try:
                     value = yield future
                 except GeneratorExit:
@@ -204,12 +220,23 @@ class run_handler(Generic[Result]):  # noqa: N801 - awaited like a function, onc
                     raise
                 except BaseException as error:  # usually a cancellation, which the coroutine must handle
                     status.label = status.shared_label[:] = label
+                    own_cancels = _forget_cancellations(task, own_cancels)
+                    cancels = task.cancelling()
                     future = step(coroutine.throw, error)
                 else:
                     status.label = status.shared_label[:] = label
+                    cancels = task.cancelling()
                     future = step(coroutine.send, value)
         except StopIteration as returned:
             result: Result = returned.value
-            return result
         finally:
             status.label = status.shared_label[:] = caller
+        own_cancels += max(0, task.cancelling() - cancels)
+        if own_cancels:
+            cancels = task.cancelling()
+            with suppress(asyncio.CancelledError):
+                yield  # the loop delivers the cancellation here, if it has not yet
+            if task.cancelling() > cancels:  # by other code, in the meantime
+                raise asyncio.CancelledError
+            _forget_cancellations(task, own_cancels)
+        return result

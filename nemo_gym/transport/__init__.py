@@ -13,7 +13,8 @@ Other modules:
 - `model_client`: the OpenAI client of model servers and its concurrency limit
 - `shared_semaphore`: concurrency limits across processes
 - `call_timing`: pending calls of each rollout, and the time it spent in each phase
-- `client_response`: reading responses; `asgi`: ASGI to `Call` and `Reply` and back
+- `client_response`: reading responses; `response_errors`: errors that name the server
+- `asgi`: ASGI to `Call` and `Reply` and back
 - `large_bodies`: limits on the size of bodies, memory for large answers, decompression
 - `event_loop`: one object per event loop, waiting for slots, coalesced writes
 - `blocking_get`: a GET request without an event loop

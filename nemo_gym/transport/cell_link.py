@@ -26,9 +26,9 @@ from nemo_gym.keys import ROLLOUT_PATH_PREFIX
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.asgi import ASGIApp, Message, Receive, Send, read_body, write_reply
 from nemo_gym.transport.call_timing import pending_calls
-from nemo_gym.transport.client_response import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER
 from nemo_gym.transport.event_loop import CoalescingTransport, current_wake_up_queue, is_cancelled
 from nemo_gym.transport.in_process import answer_call
+from nemo_gym.transport.response_errors import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER
 from nemo_gym.wire.call_reply import Call, Reply
 from nemo_gym.wire.stored_rollout import RolloutId
 

@@ -6,11 +6,11 @@ The reading functions also accept the mock responses of server folders' tests: o
 
 import inspect
 import json as standard_json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from functools import cached_property
 from http import HTTPStatus
-from http.cookies import SimpleCookie
+from http.cookies import CookieError, SimpleCookie
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -20,19 +20,11 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from pydantic import BaseModel
 from yarl import URL
 
-from nemo_gym.errors import DeadlineExceeded, GymError, ServerUnreachable, SessionLost
+from nemo_gym.errors import ServerUnreachable, SessionLost
 from nemo_gym.transport.asgi import call_url, request_headers
 from nemo_gym.transport.large_bodies import LARGE_BYTES, MAX_ERROR_BYTES, limits, too_long
+from nemo_gym.transport.response_errors import ERROR_HEADER, FAILED_HEADER, invalid_reply, naming_callee
 from nemo_gym.wire.call_reply import Call, Reply, parse_lenient_json
-
-FAILED_HEADER = "x-nemo-gym-failed"
-"""Header of an error response: the instance that failed first. The failure is attributed to this instance."""
-FAILED_PATH_HEADER = "x-nemo-gym-failed-path"
-"""Header of an error response: the request path that failed at that instance, for example a tool or `/verify`."""
-UPSTREAM_STATUS_HEADER = "x-nemo-gym-upstream-status"
-"""Header of an error response: the first error status in the chain of calls, usually that of a model provider."""
-ERROR_HEADER = "x-nemo-gym-error"
-"""Header of an error response: the class name of the exception that caused it."""
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -91,6 +83,11 @@ class LocalResponse:
         self.status = reply.status
 
     @property
+    def callee(self) -> str | None:
+        """Instance name of the server that answered."""
+        return self._call.server
+
+    @property
     def model(self) -> BaseModel | None:
         """The pydantic model that the handler returned; None if the body is bytes."""
         body = self.reply.body
@@ -102,8 +99,7 @@ class LocalResponse:
             try:
                 self._encoded = self.reply.body_bytes()
             except Exception as error:
-                problem = f"the answer to {self._call.path} cannot be encoded as JSON ({type(error).__name__})"
-                raise GymError(problem, where=self._call.server) from error
+                raise invalid_reply(self, f"cannot be encoded as JSON ({type(error).__name__})") from error
         return self._encoded
 
     @property
@@ -144,7 +140,8 @@ class LocalResponse:
         """Cookies of the `Set-Cookie` headers."""
         cookies = SimpleCookie()
         for header in self.headers.getall("Set-Cookie", ()):
-            cookies.load(header)
+            with suppress(CookieError):  # aiohttp ignores an invalid cookie, too
+                cookies.load(header)
         return cookies
 
     @property
@@ -193,16 +190,17 @@ class LocalResponse:
         content_type: str | None = "application/json",
     ) -> Any:
         """Parse the body as `aiohttp.ClientResponse.json` does; None for an empty body."""
-        if content_type and not self._has_type(content_type):
-            raise ContentTypeError(
-                self.request_info,
-                (),
-                status=self.status,
-                message=f"Attempt to decode JSON with unexpected mimetype: {self.content_type}",
-                headers=self.headers,
-            )
-        text = (await self.text(encoding)).strip()
-        return loads(text) if text else None
+        with naming_callee(self):
+            if content_type and not self._has_type(content_type):
+                raise ContentTypeError(
+                    self.request_info,
+                    (),
+                    status=self.status,
+                    message=f"Attempt to decode JSON with unexpected mimetype: {self.content_type}",
+                    headers=self.headers,
+                )
+            text = (await self.text(encoding)).strip()
+            return loads(text) if text else None
 
     def _has_type(self, expected: str) -> bool:
         """Return True if the content type matches `expected` by the rules of aiohttp."""
@@ -212,10 +210,11 @@ class LocalResponse:
         return expected in actual
 
     def raise_for_status(self) -> None:
-        if not self.ok:
-            raise ClientResponseError(
-                self.request_info, (), status=self.status, message=self.reason, headers=self.headers
-            )
+        with naming_callee(self):
+            if not self.ok:
+                raise ClientResponseError(
+                    self.request_info, (), status=self.status, message=self.reason, headers=self.headers
+                )
 
     def release(self) -> None:
         """Do nothing: no connection was used."""
@@ -266,24 +265,13 @@ async def read_body(
     if isinstance(response, LocalResponse):
         return await response.read()
     max_bytes = max_bytes or limits.body
-    with _naming_deadline(response):
+    with naming_callee(response):
         if not isinstance(response, ClientResponse):
             return await _try_read_body(response) or b""
         body = await _fetch_at_most(response, max_bytes, reserve)
     if body is None:
         raise too_long(max_bytes, str(response.url))
     return body
-
-
-@contextmanager
-def _naming_deadline(response: Any) -> Iterator[None]:
-    """Raise `DeadlineExceeded` with the URL in place of a timeout while the body of a response is read."""
-    try:
-        yield
-    except TimeoutError as error:
-        raise DeadlineExceeded(
-            "the answer began but did not end in time", where=str(getattr(response, "url", "")) or None
-        ) from error
 
 
 async def read_at_most(response: Any, max_bytes: int, *, callee: str) -> bytes:
@@ -295,7 +283,8 @@ async def read_at_most(response: Any, max_bytes: int, *, callee: str) -> bytes:
     if isinstance(response, LocalResponse):  # already in memory
         body: bytes | None = await response.read()
     else:
-        body = await _fetch_at_most(response, max_bytes)
+        with naming_callee(response):
+            body = await _fetch_at_most(response, max_bytes)
     if body is None or len(body) > max_bytes:
         raise too_long(max_bytes, callee)
     return body
@@ -337,7 +326,7 @@ async def _read_error_body(response: Any) -> bytes:
     """Read the start of an error body, at most `MAX_ERROR_BYTES`."""
     if not isinstance(response, ClientResponse) or response.content.at_eof():
         return (await read_body(response))[:MAX_ERROR_BYTES]
-    with _naming_deadline(response):
+    with naming_callee(response):
         content = b"".join(await _read_pieces(response, MAX_ERROR_BYTES))
     if len(content) > MAX_ERROR_BYTES:
         response.close()
@@ -356,11 +345,14 @@ def _parse_body(body: bytes) -> Any:
 
 
 async def get_response_json(response: ClientResponse | Any) -> Any:
-    """Return the parsed JSON body of a response or mock."""
-    if isinstance(response, LocalResponse):
-        return _parse_body(await response.read())
-    if isinstance(response, ClientResponse):
-        return _parse_body(await read_body(response))
+    """Return the parsed JSON body of a response or mock.
+
+    Raises:
+        InvalidReply: the body of a server's response is not JSON or breaks off. It is a `json.JSONDecodeError`.
+    """
+    if isinstance(response, LocalResponse | ClientResponse):
+        with naming_callee(response):
+            return _parse_body(await read_body(response))
     body = await _try_read_body(response)
     if body is not None:
         return _parse_body(body)
@@ -374,11 +366,16 @@ async def get_response_model(response: ClientResponse | Any, kind: type[ModelT])
     """Return the body of a response as an object of the class `kind`.
 
     If the handler ran in this process and returned such an object, the object is returned without copying.
+
+    Raises:
+        InvalidReply: the body of a server's response is not JSON, breaks off, or is no such object.
     """
     model = getattr(response, "model", None)
     if isinstance(model, kind):
         return model
-    return kind.model_validate(await get_response_json(response))
+    body = await get_response_json(response)
+    with naming_callee(response):
+        return kind.model_validate(body)
 
 
 def is_ok(response: Any) -> bool:

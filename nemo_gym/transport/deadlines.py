@@ -5,8 +5,9 @@ seconds are sent as a header (`keys.DEADLINE_HEADER`), because the clocks of two
 enforces the deadline by cancelling the task; nested calls in the same task share the alarm.
 
 Allowance: the limits of a rollout besides its deadline, which are model call timeout, tool call limit (timeout of one
-tool call), verify timeout, maximum turns and maximum tokens. The collector sends the allowance of each rollout as a
-header (`ALLOWANCE_HEADER`). `ServerClient` applies the timeouts; agents check turns and tokens with `reached_limit`.
+tool call), verify timeout, request timeout, maximum turns and maximum tokens. The collector sends the allowance of each
+rollout as a header (`ALLOWANCE_HEADER`). `ServerClient` applies the timeouts; agents check turns and tokens with
+`reached_limit`.
 """
 
 import asyncio
@@ -314,6 +315,8 @@ class Allowance:
     verify_seconds: float | None = None
     steps: int | None = None
     tokens: int | None = None
+    request_seconds: float | None = None
+    """Timeout of any call, if `request_timeout_seconds` is set; the other timeouts are not longer."""
 
     def header_value(self) -> str:
         """Return the value of `ALLOWANCE_HEADER`; limits that are None are omitted."""
@@ -329,7 +332,7 @@ class Allowance:
         if server_type == "responses_api_models":
             seconds, error = self.model_call_seconds, ModelCallTimeout
         elif server_type != "resources_servers":
-            return None
+            seconds, error = self.request_seconds, CallTimeout
         elif path.endswith(VERIFY_PATH):
             seconds, error = self.verify_seconds, VerifyTimeout
         else:
@@ -345,10 +348,10 @@ def as_call_timeout(error: DeadlineExceeded, start: float, limit: CallLimit | No
     """Return the error for a call, begun at `start`, that exceeded `limit`; None if an earlier deadline ended it."""
     if limit is None or time.monotonic() - start < limit[0]:
         return None
-    timeout_class = limit[1]
-    return timeout_class(
-        error.problem, where=error.where, fix=f"raise {timeout_class.setting}, or find out why it is slow"
-    )
+    allowance, (seconds, timeout_class) = _allowance.get(), limit
+    is_any_call = allowance is not None and seconds == allowance.request_seconds
+    setting = CallTimeout.setting if is_any_call else timeout_class.setting
+    return timeout_class(error.problem, where=error.where, fix=f"raise {setting}, or find out why it is slow")
 
 
 def reached_limit(*, steps: int, usages: Iterable[Any]) -> str | None:

@@ -6,6 +6,7 @@ A round is one iteration of the event loop.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary, ref
 
@@ -46,14 +47,18 @@ def is_cancelled() -> bool:
 async def result_or_error(work: Awaitable[Item]) -> Item | BaseException:
     """Return the result of a handler, or the exception of any class that it raised.
 
-    If the running task is cancelled, `CancelledError` is raised. A returned `GeneratorExit` comes from the handler:
+    If other code cancels the running task, `CancelledError` is raised. If the handler does, the wait lets `run_handler`
+    (`serve.process_status`) find out, and the error is returned. A returned `GeneratorExit` comes from the handler:
     closing this coroutine also closes its awaiter, so that no code receives the returned value.
     """
     try:
         return await work
     except BaseException as error:
         if isinstance(error, asyncio.CancelledError) and is_cancelled():
-            raise
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+            if is_cancelled():
+                raise
         return error
 
 

@@ -183,7 +183,9 @@ def _prepare(
     token = run_token.token_for(address.host, address.port)
     if token is not None:
         options["headers"] = with_header(options.get("headers"), run_token.RUN_TOKEN_HEADER, token)
-    timeout, seconds = options.get("timeout"), deadlines.seconds_left()
+    timeout, seconds, allowance = options.get("timeout"), deadlines.seconds_left(), deadlines.current_allowance()
+    if allowance is not None:
+        seconds = deadlines.shorter_of(seconds, allowance.request_seconds)
     if timeout is not None:
         seconds = deadlines.shorter_of(seconds, _total_seconds(timeout))
     if seconds is None:

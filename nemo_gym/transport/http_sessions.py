@@ -21,6 +21,7 @@ from nemo_gym.config.keys import KEYS
 from nemo_gym.transport.event_loop import PerLoop
 from nemo_gym.transport.large_bodies import limits
 from nemo_gym.transport.model_connections import ConnectionPool
+from nemo_gym.transport.response_errors import ServerResponse
 
 KEEPALIVE_SECONDS = 15.0
 """Shorter than the 30 s of our servers, so that the client closes an idle connection and not the server."""
@@ -176,7 +177,12 @@ async def _managed_session(
         keepalive_timeout=KEEPALIVE_SECONDS,
         socket_factory=lambda address: _keepalive_socket(address, options),
     )
-    session = ClientSession(connector=connector, cookie_jar=DummyCookieJar(), timeout=ClientTimeout(total=None))
+    session = ClientSession(
+        connector=connector,
+        cookie_jar=DummyCookieJar(),
+        timeout=ClientTimeout(total=None),
+        response_class=ServerResponse,
+    )
     try:
         yield session
     finally:

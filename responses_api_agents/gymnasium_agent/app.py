@@ -4,6 +4,7 @@ from itertools import count
 from typing import Any
 
 from fastapi import Request, Response
+from pydantic import BaseModel
 
 from nemo_gym.base_responses_api_agent import Body
 from nemo_gym.openai_utils import (
@@ -55,6 +56,17 @@ def with_observation(params: Params, observation: str | None) -> Params:
     return params.model_copy(update={"input": prompt})
 
 
+class ResetReply(BaseModel):
+    """The part of an answer to `/reset` that the agent needs."""
+
+    observation: str | None = None
+
+
+class StepReply(ResetReply):
+    terminated: bool
+    truncated: bool
+
+
 class GymnasiumAgentConfig(SimpleAgentConfig):
     pass
 
@@ -87,8 +99,8 @@ class GymnasiumAgent(SimpleAgent):
     ) -> tuple[Params, NeMoGymResponse]:
         """Run one episode; return the parameters with the first observation, and the response of the episode."""
         environment = self.config.resources_server.name
-        start = await self._post(environment, "/reset", row, session)
-        params = with_observation(row.responses_create_params, start.get("observation"))
+        start = await get_response_model(await self._reply(environment, "/reset", row, session), ResetReply)
+        params = with_observation(row.responses_create_params, start.observation)
         items: list[Any] = []
         usages: list[Any] = []
         watchers = self.watchers()
@@ -102,13 +114,14 @@ class GymnasiumAgent(SimpleAgent):
             for watcher in watchers:
                 watcher.model_turn(response)
 
-            step = await self._post(environment, "/step", verify_request(row, response), session)
-            if step["terminated"] or step["truncated"] or turn == self.config.max_steps:
+            reply = await self._reply(environment, "/step", verify_request(row, response), session)
+            step = await get_response_model(reply, StepReply)
+            if step.terminated or step.truncated or turn == self.config.max_steps:
                 break
             session.limit = deadlines.reached_limit(steps=turn, usages=usages)
             if session.limit:
                 break
-            items += observation_items(step.get("observation"), response)
+            items += observation_items(step.observation, response)
 
         final = episode_response(response, items, usages)
         for watcher in watchers:

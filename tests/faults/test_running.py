@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.transport.client_response import ERROR_HEADER, FAILED_HEADER, UPSTREAM_STATUS_HEADER
+from nemo_gym.transport.response_errors import ERROR_HEADER, FAILED_HEADER, UPSTREAM_STATUS_HEADER
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from nemo_gym.errors import (
     ServerUnreachable,
 )
 from nemo_gym.rollouts.attribution import classify_error
-from nemo_gym.transport.client_response import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
 from nemo_gym.transport.deadlines import ModelCallTimeout
 from nemo_gym.transport.large_bodies import ResponseTooLong
+from nemo_gym.transport.response_errors import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
 
 TYPES = {"m": "responses_api_models", "r": "resources_servers", "a": "responses_api_agents"}
 

@@ -17,7 +17,7 @@ from nemo_gym.keys import DEADLINE_HEADER
 from nemo_gym.serve.app import create_app
 from nemo_gym.serve.failures import DeadlineMiddleware, FailureMiddleware
 from nemo_gym.transport import deadlines
-from nemo_gym.transport.client_response import FAILED_HEADER
+from nemo_gym.transport.response_errors import FAILED_HEADER
 
 URL_ = URL("http://h:1/x")
 
@@ -129,8 +129,8 @@ async def test_cancellation_is_not_an_answer():
     sent = []
 
     async def app(scope, receive, send):
-        asyncio.current_task().cancel()
-        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
+        await asyncio.Event().wait()
 
     async def send(message):
         sent.append(message)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import aiohttp
@@ -24,7 +24,7 @@ from nemo_gym.serve.failures import DeadlineMiddleware, FailureMiddleware
 from nemo_gym.serve.session import SessionMiddleware
 from nemo_gym.transport import in_process
 from nemo_gym.transport.cell_link import CellLink, CellListener, RemoteInstance
-from nemo_gym.transport.client_response import FAILED_HEADER
+from nemo_gym.transport.response_errors import FAILED_HEADER
 
 BASE = "http://127.0.0.1:1"
 SECONDS = 20.0
@@ -343,3 +343,83 @@ async def test_closing_a_call_closes_its_handler() -> None:
     call.close()
 
     assert ended == ["handler"]
+
+
+async def cancel_itself(how: str) -> Answer:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    if how == "waits":
+        await asyncio.Event().wait()
+    if how == "raises":
+        raise asyncio.CancelledError
+    if how == "returns late":
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        task.cancel()
+    return Answer()
+
+
+@pytest.mark.parametrize("in_new_task", [False, True])
+@pytest.mark.parametrize(
+    ("how", "expected"), [("waits", (500, "one")), ("raises", (500, "one")), ("returns", None), ("returns late", None)]
+)
+@pytest.mark.parametrize("carrier", CARRIERS)
+async def test_a_handler_that_cancels_its_own_task_cancels_only_itself(
+    carrier: str, how: str, expected: tuple[int, str] | None, in_new_task: bool
+) -> None:
+    """The task of a handler in memory is that of its caller, which would end with it and be blamed."""
+    app = build(in_new_task=in_new_task)
+
+    @app.post("/cancels")
+    async def cancels(body: dict[str, str]) -> Answer:
+        return await cancel_itself(body["how"])
+
+    async with CARRIERS[carrier](app) as ask, asyncio.timeout(SECONDS):
+        assert await ask("/cancels", {"how": how}) in ([expected] if expected else [(200, None), (500, "one")])
+        await asyncio.sleep(0)  # no cancellation is left for the caller
+        assert await ask("/works", {}) == (200, None)
+    assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
+
+
+async def test_a_call_whose_handler_cancels_the_task_can_still_be_cancelled_from_outside() -> None:
+    """At its deadline, for example."""
+    app = build()
+
+    @app.post("/stubborn")
+    async def stubborn(body: dict[str, str]) -> Answer:
+        with suppress(asyncio.CancelledError):
+            await cancel_itself("waits")
+        await asyncio.Event().wait()
+        return Answer()
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await in_process.request(app, "POST", BASE, "/stubborn", json={}, callee="one")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("x-note", "two\r\nx-more: lines"),
+        ("x-note", "half a line\n"),
+        ("x-note", "nul\0"),
+        ("x note", "a space in the name"),
+        ("", "no name"),
+        ("x-note\r\nx-more", "lines in the name"),
+        ("content-length", "many"),
+        ("Content-Length", "-1"),
+    ],
+)
+@pytest.mark.parametrize("carrier", CARRIERS)
+async def test_a_header_that_http_cannot_carry_is_an_error_of_the_handler(carrier: str, name: str, value: str) -> None:
+    """In memory it would pass; over HTTP there would be no answer, as if the server had ended."""
+    app = build()
+
+    @app.post("/header")
+    async def odd_header(body: dict[str, str]) -> Response:
+        return Response("{}", headers={name: value})
+
+    async with CARRIERS[carrier](app) as ask, asyncio.timeout(SECONDS):
+        assert await ask("/header", {}) == (500, "one")
+        assert await ask("/works", {}) == (200, None)

@@ -22,7 +22,7 @@ from nemo_gym.serve.process_status import (
 from tests.processes import eventually
 
 BLOCKED = """
-    import itertools, sys
+    import asyncio, itertools, sys
     from nemo_gym.serve.process_status import handler_label, handler_name, own_status, run_handler
 
     own_status.share(int(sys.argv[1]))
@@ -32,7 +32,10 @@ BLOCKED = """
         print("spinning", flush=True)
         max(itertools.repeat(1))
 
-    run_handler(spin(), handler_label(handler_name("weather", "POST", "/forecast"), (3, 2))).__await__().send(None)
+    async def answer():
+        await run_handler(spin(), handler_label(handler_name("weather", "POST", "/forecast"), (3, 2)))
+
+    asyncio.run(answer())
 """
 
 

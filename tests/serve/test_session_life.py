@@ -17,7 +17,8 @@ from nemo_gym.serve.correlation import RolloutContextMiddleware
 from nemo_gym.serve.failures import DeadlineMiddleware, FailureMiddleware
 from nemo_gym.serve.session import CELL_ENV_VAR, SessionCodec, SessionMiddleware
 from nemo_gym.transport import in_process
-from nemo_gym.transport.client_response import FAILED_HEADER, raise_for_lost_session, raise_for_status
+from nemo_gym.transport.client_response import raise_for_lost_session, raise_for_status
+from nemo_gym.transport.response_errors import FAILED_HEADER
 
 KEY = "Server___one"
 BASE = "http://127.0.0.1:1"

@@ -38,6 +38,7 @@ from nemo_gym.global_config import GlobalConfigDictParser
 from nemo_gym.keys import AGENTS
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
 
+REQUEST_TIMEOUT_KEY = "request_timeout_seconds"
 SAMPLING = ("temperature", "top_p", "max_output_tokens")
 CHUNK_BYTES = 2 * 1024 * 1024
 
@@ -73,7 +74,10 @@ def check_request(args: argparse.Namespace, config: DictConfig, served: DictConf
 
 def collection_config(args: argparse.Namespace, config: DictConfig, served: DictConfig) -> RolloutCollectionConfig:
     """Return the options (flags override keys); without --input, gather the rows of the served agents into a file."""
-    values: dict[str, Any] = {DEPRECATED_UPLOAD_ROLLOUTS_KEY: config.get(DEPRECATED_UPLOAD_ROLLOUTS_KEY)}
+    values: dict[str, Any] = {
+        DEPRECATED_UPLOAD_ROLLOUTS_KEY: config.get(DEPRECATED_UPLOAD_ROLLOUTS_KEY),
+        REQUEST_TIMEOUT_KEY: config.get(REQUEST_TIMEOUT_KEY) or served.get(REQUEST_TIMEOUT_KEY),
+    }
     if args.num_repeats is not None:
         values["num_repeats"] = parse_repeats(args.num_repeats)
     sampling = {name: getattr(args, name) for name in SAMPLING if getattr(args, name) is not None}

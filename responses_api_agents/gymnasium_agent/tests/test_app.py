@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from omegaconf import OmegaConf
 
@@ -12,6 +13,7 @@ from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.openai_utils import NeMoGymResponse
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.transport import in_process
+from nemo_gym.transport.response_errors import FAILED_HEADER, FAILED_PATH_HEADER
 from resources_servers.blackjack.app import BlackjackConfig, BlackjackServer
 from resources_servers.blackjack.generate import RULES, rows, winning_play
 from resources_servers.gymnasium import GymnasiumServer, extract_text
@@ -180,3 +182,24 @@ def test_observations_are_sent_with_their_type() -> None:
     sent = [item.model_dump(exclude_unset=True) for item in observation_items("seen", response)]
 
     assert sent == [{"type": "message", "role": "user", "content": "seen"}]
+
+
+class Odd(Levers):
+    """Answers a step with something that is not one."""
+
+    def setup_webserver(self) -> FastAPI:
+        app = super().setup_webserver()
+        app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", "") != "/step"]
+        app.post("/step")(self.answer_oddly)
+        return app
+
+    async def answer_oddly(self, body: dict[str, Any]) -> Any:
+        return {"observation": "no end"}
+
+
+def test_an_answer_that_is_not_a_step_is_a_failure_of_the_environment():
+    """The agent cannot go on, but its log does not show the fault."""
+    reply = Bench([{"text": "pull"}], Odd).http.post("/run", json={"responses_create_params": {"input": "Pull."}})
+
+    assert reply.status_code == 500
+    assert (reply.headers[FAILED_HEADER], reply.headers[FAILED_PATH_HEADER]) == ("env", "/step")
