@@ -57,7 +57,7 @@ describes it, with status 500, or 504 after a timeout; it never carries a reward
 def endpoints_page(note: str) -> str:
     """Return the page as Markdown."""
     from nemo_gym.keys import DEADLINE_HEADER, ROLLOUT_HEADER
-    from nemo_gym.transport.client_response import (
+    from nemo_gym.transport.response_errors import (
         ERROR_HEADER,
         FAILED_HEADER,
         FAILED_PATH_HEADER,
