@@ -65,6 +65,25 @@ ENTRIES: dict[str, Callable[[str], Entry]] = {
     "a block of credentials": lambda s: Entry({"credentials": {"user": "me", "value": s}}),
 }
 
+NUMBER_ENTRIES: dict[str, Callable[[int], Entry]] = {
+    "a number by name": lambda n: Entry({"password": n, "api_key": -n, "n": "${my_pin_secret}"}, {"my_pin_secret": n}),
+    "a fraction by name": lambda n: Entry({"access_token": n + 0.5}),
+    "a list of numbers by name": lambda n: Entry({"auth": [n, {"deep": [n]}]}),
+    "numbers in a block of credentials": lambda n: Entry({"credentials": {"account": n, "more": {"pin": n}}}),
+    "an override with a number": lambda n: Entry(words=[f"+{BLOCK}.client_secret={n}"]),
+    "a secret that another key repeats": lambda n: Entry({"password": n, "account": n, "note": f"call {n}"}),
+    "a decoded number": lambda n: Entry({"n": "${oc.decode:${oc.env:SEED}}"}, variables={"SEED": str(n)}),
+    "a decoded list of numbers": lambda n: Entry(
+        {"n": "${oc.decode:${oc.env:SEED}}", "m": "${.n}"}, variables={"SEED": f"[1, [{n}], {n}.25]"}
+    ),
+    "a decoded mapping of numbers": lambda n: Entry(
+        {"n": "${oc.decode:${oc.env:SEED}}"}, variables={"SEED": f"{{a: {{b: {n}}}}}"}
+    ),
+    "a number of a user-defined resolver": lambda n: Entry(
+        {"n": "${oc.decode:${seed_vault:SEED}}"}, variables={"SEED": f"{n}"}
+    ),
+}
+
 cores = st.text(string.ascii_letters + string.digits, min_size=9, max_size=30).map(lambda text: f"q7{text}")
 edges = st.text("äß\"'\\@:/%#?&=+-_ !~|<>*^", max_size=6)
 
@@ -121,7 +140,18 @@ def _surfaces(weather, entry: Entry) -> dict[str, str]:
 def test_a_seeded_secret_appears_on_no_surface(weather, way, seed):
     """run.json, bundles and logs are shared with others; `env resolve` is pasted into bug reports."""
     core, secret = seed
-    entry = ENTRIES[way](secret)
+    _check_hidden(weather, ENTRIES[way](secret), core)
+
+
+@pytest.mark.parametrize("way", NUMBER_ENTRIES)
+@pytest.mark.parametrize("number", [7309461, 58203746152938])
+def test_a_secret_number_appears_on_no_surface(weather, way, number):
+    """YAML reads an unquoted PIN or account number as a number; it is as secret as a text."""
+    _check_hidden(weather, NUMBER_ENTRIES[way](number), str(number))
+
+
+def _check_hidden(weather, entry: Entry, core: str) -> None:
+    """Check that `core`, a part of the secret of `entry`, is on no surface."""
     block = {"entrypoint": "app.py", "domain": "agent", **entry.block}
     weather.write(
         weather=yaml.safe_dump({"weather": {"resources_servers": {"example_weather": block}}}),
