@@ -19,8 +19,10 @@ from nemo_gym.config.secret_text import (
     forget_secrets,
     is_public_value,
     known_secrets,
+    mask_assignments,
     mask_text,
     remember_secrets,
+    scrub_text,
 )
 from nemo_gym.config.secrets import MaskedRepr, mask_secrets
 from nemo_gym.errors import ConfigError
@@ -230,6 +232,36 @@ def test_short_secrets_are_masked_as_words_only():
     assert mask_text("login abi9 failed at cabi9n, xyzzy.") == "login **** failed at cabi9n, ****."
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("push with ghp_abcdeABCDE55667788fghijFGHIJ failed", "push with **** failed"),
+        ("Authorization: Bearer xyz55667788XYZ.55667788==", "Authorization: Bearer ****"),
+        ("at https://bob:55667788x@h.example.com/v1?access_token=y55667788z&n=1", None),
+        ("https://bob:q/55667788/q@h.example.com", "https://****@h.example.com"),
+        ("${oc.env:MY_TOKEN, a55667788b}", "${oc.env:MY_TOKEN,****}"),
+        ("5566778855667788", "****"),
+        ("wrap ghp_aaaaabbbbbcccccddddd1 end", "****"),
+    ],
+)
+def test_no_rest_of_a_secret_stays_when_another_secret_is_a_part_of_it(text, shown):
+    """The pieces around the masked part, and the place of the known part, make the rest easy to guess."""
+    remember_secrets(["55667788", "q/55667788/q", "wrap ghp_aaaaabbbbbcccccddddd1 end"])
+    shown = shown or "at https://****@h.example.com/v1?access_token=****&n=1"
+
+    assert mask_text(text) == shown
+    assert mask_text(shown) == shown
+    forget_secrets()
+    assert scrub_text(text, ["wrap ghp_aaaaabbbbbcccccddddd1 end", "q/55667788/q", "55667788"]) == shown
+
+
+def test_no_rest_of_an_assigned_secret_stays_when_another_secret_is_a_part_of_it():
+    """The command for resuming contains overrides, and is pasted into chats."""
+    remember_secrets(["55667788"])
+
+    assert mask_assignments("db_password=55667788tail user=x") == "db_password=**** user=x"
+
+
 def test_the_environment_is_read_by_omegaconf_as_before(monkeypatch):
     """Remembering a value must not change it: servers get the real one."""
     register_resolvers()
@@ -248,6 +280,18 @@ def test_text_that_cannot_be_decoded_is_one_clear_error(weather, monkeypatch):
             weather.resolve("+config_paths=[model.yaml,weather.yaml]", f"+unused={value}", offline=True)
         assert "q7secret" not in str(caught.value)
         assert "GrammarParseError" not in str(caught.value)
+
+
+def test_the_error_for_decoded_json_says_what_omegaconf_does_not_read(weather, monkeypatch):
+    """JSON is YAML, so the advice to write YAML was no help; the quotes around keys are what is refused."""
+    monkeypatch.setenv("SEED", '{"region": "eu", "level": 2}')
+    words = ["+config_paths=[model.yaml,weather.yaml]", '+unused="${oc.decode:${oc.env:SEED}}"']
+
+    with pytest.raises(ConfigError, match="keys must not be quoted"):
+        weather.resolve(*words, offline=True)
+
+    monkeypatch.setenv("SEED", '{region: "eu", level: 2}')
+    assert weather.resolve(*words, offline=True).config.unused == {"region": "eu", "level": 2}
 
 
 def test_a_url_with_a_user_and_a_key_is_refused_before_anything_starts(weather):

@@ -21,7 +21,7 @@ SECRET = """
     api_key openai_api_key policy_api_key OPENAI_API_KEY openaiApiKey apikey api_keys api_key_2 key hf_token token
     access_token wandb_api_key mlflow_tracking_token password db_password passwd secret client_secret
     aws_secret_access_key Authorization authorization credentials bearer_token session_cookie access_tokens
-    private_key session_key x-api-key
+    private_key session_key x-api-key signing_salt SALT passwordSalt login_otp passkey
 """
 NOT_SECRET = """
     max_output_tokens max_tokens num_tokens prompt_tokens token_ids prompt_token_ids tokenizer token_id_capture
