@@ -97,7 +97,10 @@ def interpolation_problem(
     elif _is_malformed(error):
         has_inner_value = "${" in text[2:]  # the reason would quote the inner value, which may be secret
         reason = "" if is_secret or has_inner_value else f" ({_first_line(error)})"
-        what, fix = f"{what}, which cannot be parsed{reason}", "write a YAML value inside ${oc.decode:…}"
+        what, fix = (
+            f"{what}, which cannot be parsed{reason}",
+            "write ${oc.decode:…} of a value like 5, text, [1, two] or {key: value}; keys must not be quoted",
+        )
     else:
         what = f"{what}: {type(error).__name__ if is_secret else _first_line(error)}"
     return ConfigProblem(what, path, fix, kind=ConfigInterpolationError)

@@ -21,7 +21,7 @@ _ALWAYS_SECRET = _words(
 )
 """Words that make a name secret at any position."""
 
-_SECRET_ENDINGS = _words("auth dsn jwt pat psk pw pass webhook webhooks connstr")
+_SECRET_ENDINGS = _words("auth dsn jwt pat psk pw pass passkey salt otp totp webhook webhooks connstr")
 """Words that make a name secret at its end."""
 
 _SECRET_PAIRS = _words(

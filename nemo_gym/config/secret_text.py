@@ -15,23 +15,23 @@ from nemo_gym.config.secret_names import is_secret_name
 
 MASK = "****"
 
-_URL_USER = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.\-]{0,30}://)[^\s/?#\"'<>]*@")
+_URL_USER = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.\-]{0,30}://)(?P<secret>[^\s/?#\"'<>]*)@")
 _URL_QUERY = re.compile(
-    r"(?i)(?P<name>[?&](?:[a-z0-9]+[_-])*(?:key|apikey|token|password|secret|sig|signature)=)[^&\s#\"']+"
+    r"(?i)[?&](?:[a-z0-9]+[_-])*(?:key|apikey|token|password|secret|sig|signature)=(?P<secret>[^&\s#\"']+)"
 )
-_AUTH_SCHEME = re.compile(r"(?i)\b(?P<scheme>bearer|basic)\s+(?=[A-Za-z0-9._~+/\-]*[0-9])[A-Za-z0-9._~+/\-]{8,}=*")
+_AUTH_SCHEME = re.compile(r"(?i)\b(?:bearer|basic)\s+(?=[A-Za-z0-9._~+/\-]*[0-9])(?P<secret>[A-Za-z0-9._~+/\-]{8,}=*)")
 _KEY_SHAPE = re.compile(
-    r"(?<![A-Za-z0-9])(?:sk-(?=[\w\-]*\d)[\w\-]{16,}|nvapi-[\w\-]{16,}|hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}"
+    r"(?<![A-Za-z0-9])(?P<secret>sk-(?=[\w\-]*\d)[\w\-]{16,}|nvapi-[\w\-]{16,}|hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}"
     r"|github_pat_\w{20,}|glpat-[\w\-]{16,}|xox[abeprs]-[\w\-]{10,}|A[KS]IA[A-Z0-9]{16}|AIza[\w\-]{30,}"
     r"|eyJ[\w\-]{8,}\.[\w\-]{8,}\.[\w\-]*)"
 )
 """Keys of providers that are recognized by their prefix."""
 _ASSIGNMENT = re.compile(
-    r"(?P<name>(?<![\w\-])[A-Za-z][\w\-]{0,60})(?P<equals>[\"']?\s?[:=]\s?)(?P<quote>[\"']?)(?P<value>[^\s,;&}\]\"'*<…$][^\s,;&}\]\"']*)"
+    r"(?P<name>(?<![\w\-])[A-Za-z][\w\-]{0,60})[\"']?\s?[:=]\s?[\"']?(?P<secret>[^\s,;&}\]\"'*<…$][^\s,;&}\]\"']*)"
 )
 """`name=value` or `name: value`, as in connection strings and overrides."""
 
-_ENV_DEFAULT = re.compile(r"(\$\{oc\.env:\s*(?P<name>\w+)\s*,).*(?=\})", re.DOTALL)
+_ENV_DEFAULT = re.compile(r"\$\{oc\.env:\s*(?P<name>\w+)\s*,(?P<secret>.*)(?=\})", re.DOTALL)
 """The default value in `${oc.env:NAME, default}`; it is masked if NAME is the name of a secret."""
 
 _SHORTEST_INSIDE_WORDS = 6
@@ -123,7 +123,7 @@ def _form_pattern(form: str) -> str:
 def _forms(value: str) -> Iterator[str]:
     """Yield the forms of a secret in texts: its lines, its URL credentials, and both escaped for URL, JSON, Python."""
     pieces = {value, value.strip(), unquote(value), *(line.strip() for line in value.splitlines())}
-    pieces |= {part for scheme in _URL_USER.findall(value) for part in _user_and_password(value, scheme)}
+    pieces |= {part for match in _URL_USER.finditer(value) for part in _user_and_password(value, match["scheme"])}
     for piece in pieces:
         if not _is_trivial(piece):
             yield from {piece, quote(piece, safe=""), quote(piece), quote_plus(piece)}
@@ -144,31 +144,56 @@ def _user_and_password(url: str, scheme: str) -> list[str]:
 
 def mask_text(text: str) -> str:
     """Mask known secrets, credentials in URLs, Authorization values, defaults of secret variables, well-known keys."""
-    if _patterns:
-        text = _patterns["known"].sub(MASK, text)
-    if "${oc.env:" in text:
-        text = _ENV_DEFAULT.sub(lambda match: f"{match[1]}{MASK}" if is_secret_name(match["name"]) else match[0], text)
-    if "://" in text:
-        text = _URL_QUERY.sub(rf"\g<name>{MASK}", _URL_USER.sub(rf"\g<scheme>{MASK}@", text))
-    return _KEY_SHAPE.sub(MASK, _AUTH_SCHEME.sub(rf"\g<scheme> {MASK}", text))
-
-
-def mask_assignments(text: str) -> str:
-    """Mask a text like `mask_text`; in `name=value` and `name: value`, also mask the values of secret names."""
-    return _ASSIGNMENT.sub(_mask_assignment, mask_text(text))
-
-
-def _mask_assignment(match: re.Match[str]) -> str:
-    if not is_secret_name(match["name"]):
-        return match[0]
-    return f"{match['name']}{match['equals']}{match['quote']}{MASK}"
+    return scrub_text(text, ())
 
 
 def scrub_text(text: str, secrets: Iterable[str]) -> str:
     """Mask the given `secrets`, and everything that `mask_text` masks."""
+    return _replace_spans(text, [*_secret_spans(text), *_spans_of(secrets, text)])
+
+
+def mask_assignments(text: str) -> str:
+    """Mask a text like `mask_text`; in `name=value` and `name: value`, also mask the values of secret names."""
+    return _replace_spans(text, [*_secret_spans(text), *_spans_after_names(_ASSIGNMENT, text)])
+
+
+def _secret_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of every part of a text that is secret of itself; they may overlap."""
+    patterns = [_AUTH_SCHEME, _KEY_SHAPE]
+    if "://" in text:
+        patterns += [_URL_USER, _URL_QUERY]
+    for pattern in patterns:
+        yield from (match.span("secret") for match in pattern.finditer(text))
+    if "${oc.env:" in text:
+        yield from _spans_after_names(_ENV_DEFAULT, text)
+    if _patterns:
+        yield from (match.span() for match in _patterns["known"].finditer(text))
+
+
+def _spans_after_names(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
+    return (match.span("secret") for match in pattern.finditer(text) if is_secret_name(match["name"]))
+
+
+def _spans_of(secrets: Iterable[str], text: str) -> Iterator[tuple[int, int]]:
     for secret in secrets:
-        text = text.replace(secret, MASK)
-    return mask_text(text)
+        start = text.find(secret)
+        while start >= 0:
+            yield start, start + len(secret)
+            start = text.find(secret, start + 1)
+
+
+def _replace_spans(text: str, spans: list[tuple[int, int]]) -> str:
+    """Replace parts of a text by the mask; those that overlap or touch are one part, so that no rest is shown."""
+    shown: list[str] = []
+    masked_to = -1
+    for start, end in sorted(spans):
+        if start > masked_to:
+            shown.append(text[max(masked_to, 0) : start])
+        masked_to = max(masked_to, end)
+    masked = MASK.join([*shown, text[max(masked_to, 0) :]])
+    if "://" not in masked:
+        return masked
+    return _URL_USER.sub(rf"\g<scheme>{MASK}@", masked)  # again, because a password with a `/` is now masked
 
 
 class MaskingFormatter(logging.Formatter):

@@ -2,8 +2,7 @@
 
 A value is secret because of its origin (the environment, a resolver; see `secret_text`), because its field is declared
 `Secret`, because of its name (`policy_api_key`, `hf_token`, `password`) or because it is the user part of a URL.
-Numbers and booleans are never secret: `max_output_tokens: 4096` is shown. Masking is for display only: clients get the
-real string.
+A secret may be a number, but a boolean is never secret. Masking is for display only: clients get the real value.
 """
 
 import copy
@@ -16,7 +15,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from nemo_gym.config import omegaconf_adapter as omega
 from nemo_gym.config.secret_names import is_secret_block, is_secret_name
-from nemo_gym.config.secret_text import MASK, mask_text, scrub_text
+from nemo_gym.config.secret_text import MASK, is_public_value, scrub_text
 
 _SHORTEST_SCRUBBED = 6
 """Shorter secrets are not replaced in other texts, because they would match ordinary text."""
@@ -71,21 +70,22 @@ def mask_in_place(container: Any) -> None:
 
 
 def _overwrite(node: Any, plain: Any, masked: Any) -> None:
-    """Replace every text and `${…}` in `node` whose value in `plain` differs from that in `masked`.
+    """Replace every leaf and `${…}` in `node` whose value in `plain` differs from that in `masked`.
 
     A missing value (`???`) stays missing. Nested containers stay the same objects.
     """
     for key, value in list(omega.unresolved_items(node)):
-        if omega.is_interpolation_node(value) or isinstance(value, str):
+        is_container = isinstance(value, dict | list | DictConfig | ListConfig)
+        if omega.is_interpolation_node(value) or not is_container:
             if plain[key] != masked[key] and value != "???":
                 text = masked[key]  # a `${…}` with a masked part may be malformed, so it is replaced as a whole
                 node[key] = MASK if isinstance(text, str) and "${" in text else text
-        elif isinstance(value, dict | list | DictConfig | ListConfig) and not omega.is_empty_node(value):
+        elif not omega.is_empty_node(value):
             _overwrite(value, plain[key], masked[key])
 
 
 class MaskedRepr:
-    """An object whose `repr` is that of `value` with secrets masked, in nested models too; with `secret`, all texts."""
+    """An object whose `repr` is that of `value` without secrets, also in nested models; with `secret`, all leaves."""
 
     def __init__(self, value: Any, *, secret: bool = False) -> None:
         self.value = value
@@ -102,9 +102,7 @@ class MaskedRepr:
         if isinstance(value, list | tuple):
             items = [MaskedRepr(item, secret=self.secret) for item in value]
             return repr(tuple(items) if isinstance(value, tuple) else items)
-        if isinstance(value, str) and value:
-            return repr(MASK if self.secret or isinstance(value, Secret) else mask_text(value))
-        return repr(value)
+        return repr(_mask_leaf(value, [], secret=self.secret))
 
 
 def iter_fields(model: BaseModel) -> Iterator[tuple[str, Any]]:
@@ -114,18 +112,19 @@ def iter_fields(model: BaseModel) -> Iterator[tuple[str, Any]]:
 
 
 def _is_secret_child(key: Any, value: Any, secret: bool) -> bool:
-    """Return whether the texts under `key` are secret: their container is (`secret`), or the key is a secret name."""
+    """Return whether the leaves under `key` are secret: their container is (`secret`), or the key is a secret name."""
     if isinstance(value, Mapping):
         return secret or is_secret_block(str(key), value)
     return secret or is_secret_name(str(key))
 
 
 def _iter_secrets(node: Any, *, secret: bool) -> Iterator[str]:
-    """Yield the secrets in plain, OmegaConf or pydantic data; with `secret`, all strings outside nested blocks."""
+    """Yield the secrets in plain, OmegaConf or pydantic data; with `secret`, all leaves outside nested blocks."""
     node = dict(iter_fields(node)) if isinstance(node, BaseModel) else omega.resolve_leaves(node)
-    if isinstance(node, Secret) or (secret and isinstance(node, str)):
-        if node and "${" not in node and node not in (MASK, "???"):
-            yield str(node)
+    if isinstance(node, Secret) or (secret and isinstance(node, str | int | float) and not isinstance(node, bool)):
+        text = str(node)
+        if text and "${" not in text and text not in (MASK, "???"):
+            yield text
     elif isinstance(node, Mapping):
         for key, value in node.items():
             is_block = isinstance(value, Mapping)
@@ -136,13 +135,24 @@ def _iter_secrets(node: Any, *, secret: bool) -> Iterator[str]:
 
 
 def _mask_copy(node: Any, secrets: list[str], *, secret: bool) -> Any:
-    """Return a copy of plain data with secrets masked; with `secret`, all strings are secret."""
+    """Return a copy of plain data with secrets masked; with `secret`, all leaves are secret."""
     if isinstance(node, BaseModel):
         node = dict(iter_fields(node))
     if isinstance(node, Mapping):
         return {k: _mask_copy(v, secrets, secret=_is_secret_child(k, v, secret)) for k, v in node.items()}
     if isinstance(node, list | tuple):
         return [_mask_copy(item, secrets, secret=secret) for item in node]
-    if isinstance(node, str) and node:
-        return MASK if secret or isinstance(node, Secret) else scrub_text(node, secrets)
-    return node
+    return _mask_leaf(node, secrets, secret=secret)
+
+
+def _mask_leaf(value: Any, secrets: list[str], *, secret: bool) -> Any:
+    """Return a value without its secrets. A number is masked as a whole; None, booleans and "" are never masked."""
+    if value is None or isinstance(value, bool) or (isinstance(value, str) and not value):
+        return value
+    if secret or isinstance(value, Secret):
+        return MASK
+    if isinstance(value, str):
+        return scrub_text(value, secrets)
+    if isinstance(value, int | float) and not is_public_value(text := str(value)):
+        return value if scrub_text(text, secrets) == text else MASK
+    return value

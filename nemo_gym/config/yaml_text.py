@@ -118,7 +118,9 @@ class _Builder:
         """Return the value of a scalar: text, number, boolean or None."""
         self.check_tag(node, _SCALAR_TAGS)
         try:
-            return _SCALARS.construct_object(node)
+            value = _SCALARS.construct_object(node)
+            str(value)  # a number that has too many digits to be written, such as a long `0xff…`, raises ValueError
+            return value
         except (ValueError, KeyError, ConstructorError) as error:
             short = node.value if len(node.value) <= 40 else node.value[:40] + "…"
             what = f"'{short}' is not a valid {node.tag.removeprefix(_TAG)}"

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from http import HTTPStatus
 from typing import Any, Literal, TypeVar, cast
+from urllib.parse import urlsplit
 
 import orjson
 from aiohttp import ClientPayloadError, ClientResponse, ClientResponseError, TooManyRedirects
@@ -115,11 +116,17 @@ class NeMoGymAsyncOpenAI(BaseModel):
 
     async def _request(self, **options: Any) -> ClientResponse:
         """Send one request with the retries of `MODEL_CALL`. Subclasses override this to add headers."""
-        # aiohttp sends the user and password of a URL itself, and rejects a second `Authorization`.
-        has_url_credentials = not self.api_key and "@" in self.base_url
-        credentials = {} if has_url_credentials else {"Authorization": f"Bearer {self.api_key}"}
-        headers = {**credentials, **self.default_headers, **(options.pop("headers", {}))}
+        headers = {**self._key_headers("Authorization"), **self.default_headers, **(options.pop("headers", {}))}
         return await send(policy=MODEL_CALL, safe_to_retry=True, headers=headers, max_bytes=limits.answer, **options)
+
+    def _key_headers(self, name: str) -> dict[str, str]:
+        """Return the header with the API key; none if the key is empty and the URL contains a user.
+
+        aiohttp sends the user and password of a URL itself, and rejects a second `Authorization`.
+        """
+        if not self.api_key and "@" in urlsplit(self.base_url).netloc:
+            return {}
+        return {name: f"Bearer {self.api_key}" if name.lower() == "authorization" else str(self.api_key)}
 
 
 def _check_not_redirected(response: ClientResponse | LocalResponse, method: str) -> None:
@@ -345,8 +352,7 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
 
     @cached_property
     def _headers(self) -> dict[str, str]:
-        key = {"authorization": f"Bearer {self.api_key}", "api-key": str(self.api_key)}[self.key_header]
-        return {self.key_header: key, **self.default_headers}
+        return {**self._key_headers(self.key_header), **self.default_headers}
 
     @cached_property
     def _json_headers(self) -> dict[str, str]:

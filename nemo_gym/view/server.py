@@ -34,6 +34,8 @@ POLL_SECONDS = 1.0
 """Pause between two checks for new lines in the files."""
 MAX_ROWS = 500
 MAX_DIGITS = 19
+MAX_QUERY_DIGITS = 14
+"""Fewer than MAX_DIGITS, because handlers add to these numbers."""
 _DIGITS = re.compile(r"[0-9]+")
 TOKEN_COOKIE = "gym_view"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
@@ -283,4 +285,10 @@ def _filter(query: QueryParams) -> dict[str, Any]:
 
 
 def _whole_number(text: str | None, default: int) -> int:
-    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < 15 else default
+    """Return a number of the query, or the default if it is no whole number; respond with 400 if it is too large."""
+    if text is None or not text.isascii() or not text.isdecimal():
+        return default
+    significant = text.lstrip("0") or "0"
+    if len(significant) > MAX_QUERY_DIGITS:
+        raise HTTPException(400, "a number in the query is too large")
+    return int(significant)

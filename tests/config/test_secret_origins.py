@@ -19,8 +19,10 @@ from nemo_gym.config.secret_text import (
     forget_secrets,
     is_public_value,
     known_secrets,
+    mask_assignments,
     mask_text,
     remember_secrets,
+    scrub_text,
 )
 from nemo_gym.config.secrets import MaskedRepr, mask_secrets
 from nemo_gym.errors import ConfigError
@@ -63,6 +65,25 @@ ENTRIES: dict[str, Callable[[str], Entry]] = {
     "a nested override": lambda s: Entry(words=[f"+{BLOCK}.opts={{login: me, smtp_password: {_flow(s)}}}"]),
     "an override by name": lambda s: Entry(words=[f"+{BLOCK}.client_secret={_flow(s)}"]),
     "a block of credentials": lambda s: Entry({"credentials": {"user": "me", "value": s}}),
+}
+
+NUMBER_ENTRIES: dict[str, Callable[[int], Entry]] = {
+    "a number by name": lambda n: Entry({"password": n, "api_key": -n, "n": "${my_pin_secret}"}, {"my_pin_secret": n}),
+    "a fraction by name": lambda n: Entry({"access_token": n + 0.5}),
+    "a list of numbers by name": lambda n: Entry({"auth": [n, {"deep": [n]}]}),
+    "numbers in a block of credentials": lambda n: Entry({"credentials": {"account": n, "more": {"pin": n}}}),
+    "an override with a number": lambda n: Entry(words=[f"+{BLOCK}.client_secret={n}"]),
+    "a secret that another key repeats": lambda n: Entry({"password": n, "account": n, "note": f"call {n}"}),
+    "a decoded number": lambda n: Entry({"n": "${oc.decode:${oc.env:SEED}}"}, variables={"SEED": str(n)}),
+    "a decoded list of numbers": lambda n: Entry(
+        {"n": "${oc.decode:${oc.env:SEED}}", "m": "${.n}"}, variables={"SEED": f"[1, [{n}], {n}.25]"}
+    ),
+    "a decoded mapping of numbers": lambda n: Entry(
+        {"n": "${oc.decode:${oc.env:SEED}}"}, variables={"SEED": f"{{a: {{b: {n}}}}}"}
+    ),
+    "a number of a user-defined resolver": lambda n: Entry(
+        {"n": "${oc.decode:${seed_vault:SEED}}"}, variables={"SEED": f"{n}"}
+    ),
 }
 
 cores = st.text(string.ascii_letters + string.digits, min_size=9, max_size=30).map(lambda text: f"q7{text}")
@@ -121,7 +142,18 @@ def _surfaces(weather, entry: Entry) -> dict[str, str]:
 def test_a_seeded_secret_appears_on_no_surface(weather, way, seed):
     """run.json, bundles and logs are shared with others; `env resolve` is pasted into bug reports."""
     core, secret = seed
-    entry = ENTRIES[way](secret)
+    _check_hidden(weather, ENTRIES[way](secret), core)
+
+
+@pytest.mark.parametrize("way", NUMBER_ENTRIES)
+@pytest.mark.parametrize("number", [7309461, 58203746152938])
+def test_a_secret_number_appears_on_no_surface(weather, way, number):
+    """YAML reads an unquoted PIN or account number as a number; it is as secret as a text."""
+    _check_hidden(weather, NUMBER_ENTRIES[way](number), str(number))
+
+
+def _check_hidden(weather, entry: Entry, core: str) -> None:
+    """Check that `core`, a part of the secret of `entry`, is on no surface."""
     block = {"entrypoint": "app.py", "domain": "agent", **entry.block}
     weather.write(
         weather=yaml.safe_dump({"weather": {"resources_servers": {"example_weather": block}}}),
@@ -200,6 +232,36 @@ def test_short_secrets_are_masked_as_words_only():
     assert mask_text("login abi9 failed at cabi9n, xyzzy.") == "login **** failed at cabi9n, ****."
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("push with ghp_abcdeABCDE55667788fghijFGHIJ failed", "push with **** failed"),
+        ("Authorization: Bearer xyz55667788XYZ.55667788==", "Authorization: Bearer ****"),
+        ("at https://bob:55667788x@h.example.com/v1?access_token=y55667788z&n=1", None),
+        ("https://bob:q/55667788/q@h.example.com", "https://****@h.example.com"),
+        ("${oc.env:MY_TOKEN, a55667788b}", "${oc.env:MY_TOKEN,****}"),
+        ("5566778855667788", "****"),
+        ("wrap ghp_aaaaabbbbbcccccddddd1 end", "****"),
+    ],
+)
+def test_no_rest_of_a_secret_stays_when_another_secret_is_a_part_of_it(text, shown):
+    """The pieces around the masked part, and the place of the known part, make the rest easy to guess."""
+    remember_secrets(["55667788", "q/55667788/q", "wrap ghp_aaaaabbbbbcccccddddd1 end"])
+    shown = shown or "at https://****@h.example.com/v1?access_token=****&n=1"
+
+    assert mask_text(text) == shown
+    assert mask_text(shown) == shown
+    forget_secrets()
+    assert scrub_text(text, ["wrap ghp_aaaaabbbbbcccccddddd1 end", "q/55667788/q", "55667788"]) == shown
+
+
+def test_no_rest_of_an_assigned_secret_stays_when_another_secret_is_a_part_of_it():
+    """The command for resuming contains overrides, and is pasted into chats."""
+    remember_secrets(["55667788"])
+
+    assert mask_assignments("db_password=55667788tail user=x") == "db_password=**** user=x"
+
+
 def test_the_environment_is_read_by_omegaconf_as_before(monkeypatch):
     """Remembering a value must not change it: servers get the real one."""
     register_resolvers()
@@ -218,6 +280,18 @@ def test_text_that_cannot_be_decoded_is_one_clear_error(weather, monkeypatch):
             weather.resolve("+config_paths=[model.yaml,weather.yaml]", f"+unused={value}", offline=True)
         assert "q7secret" not in str(caught.value)
         assert "GrammarParseError" not in str(caught.value)
+
+
+def test_the_error_for_decoded_json_says_what_omegaconf_does_not_read(weather, monkeypatch):
+    """JSON is YAML, so the advice to write YAML was no help; the quotes around keys are what is refused."""
+    monkeypatch.setenv("SEED", '{"region": "eu", "level": 2}')
+    words = ["+config_paths=[model.yaml,weather.yaml]", '+unused="${oc.decode:${oc.env:SEED}}"']
+
+    with pytest.raises(ConfigError, match="keys must not be quoted"):
+        weather.resolve(*words, offline=True)
+
+    monkeypatch.setenv("SEED", '{region: "eu", level: 2}')
+    assert weather.resolve(*words, offline=True).config.unused == {"region": "eu", "level": 2}
 
 
 def test_a_url_with_a_user_and_a_key_is_refused_before_anything_starts(weather):

@@ -21,7 +21,7 @@ SECRET = """
     api_key openai_api_key policy_api_key OPENAI_API_KEY openaiApiKey apikey api_keys api_key_2 key hf_token token
     access_token wandb_api_key mlflow_tracking_token password db_password passwd secret client_secret
     aws_secret_access_key Authorization authorization credentials bearer_token session_cookie access_tokens
-    private_key session_key x-api-key
+    private_key session_key x-api-key signing_salt SALT passwordSalt login_otp passkey
 """
 NOT_SECRET = """
     max_output_tokens max_tokens num_tokens prompt_tokens token_ids prompt_token_ids tokenizer token_id_capture
@@ -180,9 +180,19 @@ def test_a_short_secret_with_punctuation_is_masked_only_as_a_whole_word():
 
 def test_every_text_of_a_secret_block_is_masked_in_repr():
     """`credentials: {user: …, value: …}` is masked in the configuration, so its `repr` must not show it either."""
-    masked = repr(MaskedRepr({"credentials": {"user": "hunter", "tries": 3}, "plain": {"user": "hunter"}}))
+    masked = repr(MaskedRepr({"credentials": {"user": "hunter", "pin": 3141}, "plain": {"user": "hunter"}}))
 
-    assert masked == "{'credentials': {'user': '****', 'tries': 3}, 'plain': {'user': 'hunter'}}"
+    assert masked == "{'credentials': {'user': '****', 'pin': '****'}, 'plain': {'user': 'hunter'}}"
+
+
+def test_only_secret_numbers_are_masked():
+    """A masked limit or switch makes the shown configuration useless, and resuming would not compare it."""
+    config = {"pin_password": 4711, "use_auth": True, "max_output_tokens": 8388608, "share": 0.125, "x": {4711: 4711}}
+    shown = {**config, "pin_password": "****"}
+
+    assert mask_secrets(config) == shown
+    assert mask_secrets(OmegaConf.create(config)) == OmegaConf.create(shown)
+    assert repr(MaskedRepr(config)) == repr(shown)
 
 
 def test_masking_a_long_text_takes_no_time():

@@ -70,6 +70,7 @@ def error_text(text: str) -> str:
         ("null: c", "a key must be plain text"),
         ("a: 1\n---\nb: 2", "contains several YAML documents"),
         ("a: " + "9" * 5000, "is not a valid int"),
+        ("a: 0x" + "f" * 5000, "is not a valid int"),
         ("<<: 3", "'<<' merges mappings only"),
         ("a: \x07", "x.yaml:1"),
     ],

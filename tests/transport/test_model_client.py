@@ -1,9 +1,11 @@
 """The model client: answers as dictionaries, retries within a budget, a limit that adapts."""
 
 import asyncio
+import base64
 import dataclasses
 import json
 import math
+from urllib.parse import unquote
 
 import aiohttp
 import pytest
@@ -451,6 +453,31 @@ async def test_query_and_key_go_where_the_provider_wants_them(scripted_server, s
     assert request.startswith(b"POST /v1/responses?api-version=1 ")
     assert b"api-key: sk-very-secret-1" in request
     assert b"Bearer" not in request
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "options",
+    [None, {}, {"key_header": "api-key"}, {"default_headers": {"X-Team": "blue"}, "max_concurrent_requests": 1}],
+)
+@pytest.mark.parametrize("user", ["ann:s3cret", "only-a-user", "ann:p%40ss"])
+async def test_with_an_empty_key_the_user_of_the_url_is_sent(scripted_server, say, user, options):
+    """Every rollout failed with an exception of the HTTP client, because the empty key was a second Authorization."""
+    async with scripted_server(*[say(200)] * 2) as server:
+        url = server.url.replace("://", f"://{user}@") + "/v1"
+        if options is None:
+            client = NeMoGymAsyncOpenAI(base_url=url, api_key="")
+        else:
+            client = PacedOpenAI(name="policy_model", base_url=url, api_key="", **options)
+        await client.create_response(input="x")
+        await client.create_tokenize(prompt="x")
+
+    name, _, password = unquote(user).partition(":")
+    expected = base64.b64encode(f"{name}:{password}".encode())
+    for request in server.requests:
+        assert b"Authorization: Basic " + expected in request
+        assert b"Bearer" not in request
+        assert b"api-key" not in request
 
 
 def test_an_answer_of_another_shape_is_named():

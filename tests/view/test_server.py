@@ -79,6 +79,26 @@ def test_a_number_that_no_database_can_hold_is_a_400(client: TestClient, path: s
     assert "too large" in answer.text
 
 
+QUERIES = (
+    "/api/runs/0/rollouts?start={}",
+    "/api/runs/0/rollouts?count={}",
+    "/api/runs/0/tasks?start={}",
+    "/api/runs/0/rollouts/1/0?count={}",
+    "/api/runs/0/rollouts/1/0/text/0?start={}",
+    "/api/runs/0/rollouts/1/0/raw?attempt={}",
+)
+
+
+@pytest.mark.parametrize("path", QUERIES)
+def test_a_huge_number_in_a_query_is_a_400(client: TestClient, path: str) -> None:
+    """The first rows, shown for a place that does not exist, look like the rows that were asked for."""
+    for number in (10**14, 2**63, "9" * 60, "1" * 5000):
+        answer = client.get(path.format(number))
+        assert (answer.status_code, answer.text) == (400, "a number in the query is too large")
+    for number in ("0" * 5000, "", "NaN"):  # the page sends the last two for a number that its address does not have
+        assert client.get(path.format(number)).status_code == 200
+
+
 @pytest.mark.parametrize("path", NUMBER_PATHS)
 def test_the_largest_number_is_only_missing(client: TestClient, path: str) -> None:
     """The limit must not refuse what the database can look up."""
