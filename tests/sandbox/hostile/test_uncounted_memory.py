@@ -1,12 +1,16 @@
 """Programs that fill kernel memory where no control group counts it, as for an ordinary user."""
 
+import threading
+
 import pytest
+
+from nemo_gym.sandbox.providers.local.limits import BoxMeter
 
 PRELUDE = """
 import fcntl, os, pty, socket, time
 held = []  # until the program ends: the limit of descriptors ends the loop, and memory is measured every 10 ms
-def in_children(work):
-    for _ in range(20):
+def in_children(work, number=20):
+    for _ in range(number):
         if os.fork() == 0:
             try:
                 work()
@@ -84,6 +88,33 @@ def work():
 in_children(work)
 """
 
+FIRST_THREADS_ENDED = """
+import ctypes, mmap, threading
+exit_thread = {"x86_64": 60, "aarch64": 93}[os.uname().machine]
+def fill_later():
+    while open(f"/proc/{os.getpid()}/stat").read().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)
+    held.append(mmap.mmap(-1, 20 << 20, flags=mmap.MAP_PRIVATE))
+    held[0].write(bytes(20 << 20))
+    time.sleep(60)
+def work():
+    threading.Thread(target=fill_later).start()
+    ctypes.CDLL(None).syscall(exit_thread, 0)
+threading.stack_size(1 << 18)
+in_children(work, 8)
+"""
+
+MAPPINGS = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+pages = 24_000
+start = libc.mmap(None, ctypes.c_size_t(pages * 4096), 0, 0x22, -1, ctypes.c_long(0))
+for page in range(0, pages, 2):
+    libc.mprotect(ctypes.c_void_p(start + page * 4096), ctypes.c_size_t(4096), 1)
+in_children(lambda: None)
+"""
+
 DESCRIPTORS = "import os\nwhile True: print(os.pipe()[0], flush=True)"
 TIMERS = """
 import ctypes
@@ -103,6 +134,8 @@ FILLED = {
     "files and memory together": FILES_IN_ALL_FOLDERS,
     "terminals": PRELUDE + TERMINALS,
     "file locks": PRELUDE + LOCKS,
+    "processes whose first thread has ended": PRELUDE + FIRST_THREADS_ENDED,
+    "mappings": PRELUDE + MAPPINGS,
 }
 
 
@@ -113,6 +146,23 @@ def test_kernel_memory_counts_as_memory(hostile_without_groups, name):
 
     assert result.error_type == "memory", result
     assert result.detail.sampled_limits == ("memory", "pids")
+
+
+def test_measuring_does_not_block_the_event_loop(hostile_without_groups, monkeypatch):
+    """A program with many locks made one measurement take 50 s, in which the server answered nobody."""
+    measure, is_free = BoxMeter.measure, []
+
+    def measure_while_the_loop_runs(meter):
+        answered = threading.Event()
+        hostile_without_groups.loop.call_soon_threadsafe(answered.set)
+        is_free.append(answered.wait(10))
+        return measure(meter)
+
+    monkeypatch.setattr(BoxMeter, "measure", measure_while_the_loop_runs)
+    hostile_without_groups.run("import time; time.sleep(0.2)")
+
+    assert is_free
+    assert all(is_free)
 
 
 def test_sockets_in_transit_are_few(hostile_without_groups):
