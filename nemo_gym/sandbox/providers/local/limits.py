@@ -135,7 +135,7 @@ class BoxMeter:
         for pid in process_tree(self.root_pid):
             threads = _thread_folders(pid)
             total += _first_content(threads, "maps").count(b"\n") * _MAPPING_BYTES
-            for thread in threads:  # each may have descriptors of its own
+            for thread in threads:  # each may have separate descriptors
                 files: set[tuple[int, int]] = set()
                 for name in _listing(f"{thread}/fdinfo"):
                     file = _file_id(f"{thread}/fd/{name}")
