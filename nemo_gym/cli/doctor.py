@@ -177,7 +177,10 @@ def _check_sandboxes() -> Iterator[CheckResult]:
         yield fine("Sandbox on this machine", sandbox.describe())
         if sandbox.sampled_limits:
             limits = " and ".join(sandbox.sampled_limits)
-            message = f"{limits} of a program are measured, not limited by the kernel: it can exceed them briefly"
+            message = (
+                f"{limits} of a program are measured, not limited by the kernel: it can exceed them briefly, on a busy "
+                "machine for seconds"
+            )
             fix = "run as root, or let your user create control groups for memory and pids below its own"
             yield note("Sandbox limits", message, fix)
     else:

@@ -34,6 +34,8 @@ MESSAGES = {
 }
 BOX_KINDS = {"timeout": "time", "cpu_time": "time", "crashed": "crash"}
 """Kinds of the sandbox as kinds of this module; the others keep their name."""
+CAUSED_BY_TEXT = ("timeout", "cpu_time", "memory", "crashed", "output")
+"""Kinds of the sandbox that compiling a program can cause; `output` by its warnings."""
 
 
 class BoxResult(Protocol):
@@ -42,6 +44,7 @@ class BoxResult(Protocol):
     stdout: str
     stderr: str
     kind: str | None
+    exit_code: int
     seconds: float
     isolated: bool
 
@@ -152,9 +155,19 @@ async def _run_batch(
     )
     trial.seconds += ran.seconds
     trial.isolated = trial.isolated and ran.isolated
-    if ran.kind == "sandbox":
+    if ran.kind == "sandbox" or is_own_failure(ran):
         raise EnvFailed(f"the sandbox failed: {ran.stderr[-500:]}", fix="gym doctor")
     compare_outputs(ran, batch, fn_name, trial)
+
+
+def is_own_failure(ran: BoxResult) -> bool:
+    """Return whether `inside.py` itself failed: before it started the program, or at a forbidden operation.
+
+    The program can end it with a signal, but not make it exit: it cannot write to its descriptors.
+    """
+    has_started = next(reports(ran.stdout), None) is not None
+    is_forbidden = ran.kind == "forbidden" and ran.exit_code == 1
+    return is_forbidden or (not has_started and ran.kind not in CAUSED_BY_TEXT)
 
 
 def compare_outputs(ran: BoxResult, batch: list[ProgramTest], fn_name: str | None, trial: Trial) -> None:

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from nemo_gym.grading.extraction import last_fenced_block, scan_fences
 from nemo_gym.grading.result_types import ExtractedAnswer, NoAnswer
+from nemo_gym.sandbox.python import PythonResult
 from resources_servers.code_gen.compare import output_difference, value_difference
-from resources_servers.code_gen.trial import ProgramTest, batches, reports
+from resources_servers.code_gen.trial import ProgramTest, batches, is_own_failure, reports
 
 
 @pytest.mark.parametrize(
@@ -149,3 +150,26 @@ def test_boxes_get_few_tests_first_and_never_too_much_text() -> None:
 def test_any_output_of_a_box_can_be_read(text: str) -> None:
     """The program may have written into the channel."""
     assert all(isinstance(report, dict) for report in reports(text))
+
+
+STARTED = '{"compiled": true}\n'
+
+
+@pytest.mark.parametrize(
+    ("ran", "expected"),
+    [
+        (PythonResult(stderr="PermissionError: [Errno 1] no", kind="forbidden", exit_code=1), True),
+        (PythonResult(STARTED, "PermissionError: [Errno 1] no", "forbidden", 1), True),
+        (PythonResult(stderr="ModuleNotFoundError: no", exit_code=1), True),
+        (PythonResult(stderr="OSError: [Errno 28] full", kind="disk", exit_code=1), True),
+        (PythonResult(STARTED, "", "forbidden", 128 + 31), False),  # the program sent SIGSYS
+        (PythonResult(STARTED, "KeyboardInterrupt", None, 1), False),  # the program sent SIGINT
+        (PythonResult(kind="memory", exit_code=1), False),
+        (PythonResult(kind="timeout", exit_code=137), False),
+        (PythonResult(kind="crashed", exit_code=139), False),
+        (PythonResult(STARTED), False),
+    ],
+)
+def test_a_failure_of_our_own_code_is_no_verdict(ran: PythonResult, expected: bool) -> None:
+    """A defect of the machine must not score a right program 0.0, and a program must not avoid its score."""
+    assert is_own_failure(ran) is expected

@@ -1,12 +1,16 @@
 """Programs that fill kernel memory where no control group counts it, as for an ordinary user."""
 
+import threading
+
 import pytest
+
+from nemo_gym.sandbox.providers.local.limits import BoxMeter
 
 PRELUDE = """
 import fcntl, os, pty, socket, time
 held = []  # until the program ends: the limit of descriptors ends the loop, and memory is measured every 10 ms
-def in_children(work):
-    for _ in range(20):
+def in_children(work, number=20):
+    for _ in range(number):
         if os.fork() == 0:
             try:
                 work()
@@ -84,6 +88,33 @@ def work():
 in_children(work)
 """
 
+FIRST_THREADS_ENDED = """
+import ctypes, mmap, threading
+exit_thread = {"x86_64": 60, "aarch64": 93}[os.uname().machine]
+def fill_later():
+    while open(f"/proc/{os.getpid()}/stat").read().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)
+    held.append(mmap.mmap(-1, 20 << 20, flags=mmap.MAP_PRIVATE))
+    held[0].write(bytes(20 << 20))
+    time.sleep(60)
+def work():
+    threading.Thread(target=fill_later).start()
+    ctypes.CDLL(None).syscall(exit_thread, 0)
+threading.stack_size(1 << 18)
+in_children(work, 8)
+"""
+
+MAPPINGS = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+pages = 24_000
+start = libc.mmap(None, ctypes.c_size_t(pages * 4096), 0, 0x22, -1, ctypes.c_long(0))
+for page in range(0, pages, 2):
+    libc.mprotect(ctypes.c_void_p(start + page * 4096), ctypes.c_size_t(4096), 1)
+in_children(lambda: None)
+"""
+
 DESCRIPTORS = "import os\nwhile True: print(os.pipe()[0], flush=True)"
 TIMERS = """
 import ctypes
@@ -103,6 +134,8 @@ FILLED = {
     "files and memory together": FILES_IN_ALL_FOLDERS,
     "terminals": PRELUDE + TERMINALS,
     "file locks": PRELUDE + LOCKS,
+    "processes whose first thread has ended": PRELUDE + FIRST_THREADS_ENDED,
+    "mappings": PRELUDE + MAPPINGS,
 }
 
 
@@ -113,6 +146,23 @@ def test_kernel_memory_counts_as_memory(hostile_without_groups, name):
 
     assert result.error_type == "memory", result
     assert result.detail.sampled_limits == ("memory", "pids")
+
+
+def test_measuring_does_not_block_the_event_loop(hostile_without_groups, monkeypatch):
+    """A program with many locks made one measurement take 50 s, in which the server did not answer."""
+    measure, is_free = BoxMeter.measure, []
+
+    def measure_while_the_loop_runs(meter):
+        answered = threading.Event()
+        hostile_without_groups.loop.call_soon_threadsafe(answered.set)
+        is_free.append(answered.wait(10))
+        return measure(meter)
+
+    monkeypatch.setattr(BoxMeter, "measure", measure_while_the_loop_runs)
+    hostile_without_groups.run("import time; time.sleep(0.2)")
+
+    assert is_free
+    assert all(is_free)
 
 
 def test_sockets_in_transit_are_few(hostile_without_groups):
@@ -129,6 +179,85 @@ def test_kernel_objects_have_a_small_limit(hostile_without_groups, code, bound):
 
     assert result.return_code == 1
     assert 8 < int(result.stdout.split()[-1]) < bound
+
+
+UNMAPPED = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+size = 4 << 20
+for _ in range(100):
+    start = libc.mmap(None, ctypes.c_size_t(size), {access}, {flags}, {file}, ctypes.c_long(0))
+    if start == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), "not mapped")
+    sum((ctypes.c_char * size).from_address(start)[::4096])  # reading is sufficient to get the pages
+    libc.munmap(ctypes.c_void_p(start + 4096), ctypes.c_size_t(size - 4096))
+print("ESCAPED")
+"""
+
+
+@pytest.mark.parametrize(
+    ("access", "flags", "file", "problem"),
+    [
+        (3, 0x21, "-1", "Errno 1]"),
+        (1, 0x4021, "-1", "Errno 1]"),
+        (3, 0x1, "os.open('/dev/zero', os.O_RDWR)", "Errno 19]"),
+        (1, 0x1, "os.open('/dev/zero', os.O_RDONLY)", "Errno 19]"),
+    ],
+)
+def test_shared_memory_is_a_file(hostile_without_groups, access, flags, file, problem):
+    """Such memory stays until its last page is unmapped, but only mapped pages are measured: it took gigabytes."""
+    code = "import os\n" + UNMAPPED.format(access=access, flags=flags, file=file)
+
+    result = hostile_without_groups.run(code)
+
+    assert (result.return_code, result.stdout) == (1, "")
+    assert problem in result.stderr
+
+
+@pytest.mark.parametrize("runner", ["hostile", "hostile_without_groups"])
+@pytest.mark.parametrize("number", [444, 445, 446])
+def test_landlock_is_not_for_programs(request, runner, number):
+    """Rulesets filled gigabytes; EPERM, where these arguments would give another error."""
+    code = f"""
+import ctypes, errno
+libc = ctypes.CDLL(None, use_errno=True)
+print(libc.syscall({number}, -1, 0, 0, 0), errno.errorcode[ctypes.get_errno()])
+"""
+    result = request.getfixturevalue(runner).run(code)
+
+    assert result.stdout == "-1 EPERM\n"
+
+
+def test_shared_memory_of_ordinary_programs(hostile_without_groups):
+    """Values, arrays and queues of multiprocessing, mapped files, shared pages and zeros to read must work."""
+    code = """
+import mmap, multiprocessing, tempfile
+from multiprocessing import shared_memory
+context = multiprocessing.get_context("fork")
+def work(array, value, queue, page):
+    array[5], value.value, page[0] = 1.5, 7, 42
+    queue.put("three")
+array, value, queue, page = context.Array("d", 100_000), context.Value("i"), context.Queue(), mmap.mmap(-1, 13)
+child = context.Process(target=work, args=(array, value, queue, page))
+child.start()
+print(queue.get(), array[5], value.value, page[0])
+child.join()
+block = shared_memory.SharedMemory(create=True, size=1 << 20)
+block.buf[9] = 1
+print(block.buf[9])
+block.close()
+block.unlink()
+with tempfile.TemporaryFile() as file:
+    file.truncate(4 << 20)
+    with mmap.mmap(file.fileno(), 0) as shared, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as private:
+        shared[1 << 20] = 8
+        print(private[1 << 20])
+print(len(mmap.mmap(-1, 8 << 20, flags=mmap.MAP_PRIVATE)), open("/dev/zero", "rb").read(3))
+"""
+    result = hostile_without_groups.run(code)
+
+    assert result.stdout == "three 1.5 7 42\n1\n8\n8388608 b'\\x00\\x00\\x00'\n", result
 
 
 def test_ordinary_programs_run_without_groups(hostile_without_groups):

@@ -167,7 +167,8 @@ def launch(bwrap: str, cgroups: Cgroups | None, shape: BoxShape, *, preload: boo
                 block=None if block_for_bwrap is None else block_for_bwrap.fileno(),
                 join_files=[child_files.enter_context(path.open("wb", 0)).fileno() for path in join_paths],
             )
-            process = _start_process(bubblewrap.bwrap_command(bwrap, shape, files, preload=preload), files.all())
+            command = bubblewrap.bwrap_command(bwrap, shape, files, preload=preload, counts_memory=counts_memory)
+            process = _start_process(command, files.all())
             on_failure.push(process)
             on_failure.callback(_kill_group, process)
             info_for_bwrap.close()

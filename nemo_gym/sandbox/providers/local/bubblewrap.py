@@ -123,8 +123,11 @@ def init_command(
     return [interpreter_path(), "-I", "-S", "-B", "-X", "utf8", "-c", source]
 
 
-def bwrap_command(bwrap: str, shape: BoxShape, files: Descriptors, *, preload: bool) -> list[str]:
-    """Return the command that creates a box of this shape and starts its init process."""
+def bwrap_command(bwrap: str, shape: BoxShape, files: Descriptors, *, preload: bool, counts_memory: bool) -> list[str]:
+    """Return the command that creates a box of this shape and starts its init process.
+
+    `counts_memory`: a control group limits the memory of the box.
+    """
     uid = None if files.block is None else BOX_USER
     init = init_command(
         _LIBRARY,
@@ -140,7 +143,7 @@ def bwrap_command(bwrap: str, shape: BoxShape, files: Descriptors, *, preload: b
         bwrap,
         *_namespace_arguments(files),
         *_system_mounts(),
-        *_private_mounts(shape, files),
+        *_private_mounts(shape, files, counts_memory=counts_memory),
         *(argument for path in shape.packages for argument in _read_only_mount(path, path)),
         *("--remount-ro", "/", "--chdir", shape.workdir),
         *("--seccomp", str(files.filter)),
@@ -192,8 +195,13 @@ def _read_only_mount(source: str, target: str) -> list[str]:
     return [*create_parents, "--ro-bind", source, target]
 
 
-def _private_mounts(shape: BoxShape, files: Descriptors) -> list[str]:
-    """Return the arguments that mount our code, `/etc/passwd`, `/dev`, `/proc` and the writable folders (in memory)."""
+def _private_mounts(shape: BoxShape, files: Descriptors, *, counts_memory: bool) -> list[str]:
+    """Return the arguments that mount our code, `/etc/passwd`, `/dev`, `/proc` and the writable folders (in memory).
+
+    Shared mappings of `/dev/zero` take memory that only a control group counts. `/dev/full` also reads as zeros, and
+    cannot be mapped.
+    """
+    devices = ("--dev", "/dev") if counts_memory else ("--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero")
 
     def writable_mount(path: str, size: int) -> tuple[str, ...]:
         return ("--size", str(size), "--perms", "1777", "--tmpfs", path)
@@ -201,7 +209,7 @@ def _private_mounts(shape: BoxShape, files: Descriptors) -> list[str]:
     return [
         *_read_only_mount(str(INSIDE_SOURCE), f"{_LIBRARY}/{INSIDE_PACKAGE}"),
         *("--perms", "0444", "--ro-bind-data", str(files.passwd), "/etc/passwd"),
-        *("--dev", "/dev", *writable_mount("/dev/shm", _SHM_BYTES), "--remount-ro", "/dev"),
+        *(*devices, *writable_mount("/dev/shm", _SHM_BYTES), "--remount-ro", "/dev"),
         *("--proc", "/proc"),
         *writable_mount("/tmp", shape.disk_bytes),
         *writable_mount(shape.workdir, shape.disk_bytes),

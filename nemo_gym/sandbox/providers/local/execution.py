@@ -8,7 +8,6 @@ commands of the init process. A channel is a stream between host and program bes
 import asyncio
 import contextlib
 import io
-import itertools
 import json
 import marshal
 import os
@@ -23,12 +22,10 @@ from nemo_gym.sandbox.providers.local.cgroups import CPU, MEMORY, PIDS, Usage
 from nemo_gym.sandbox.providers.local.end_reason import ProgramEnd, error_kind
 from nemo_gym.sandbox.providers.local.limits import (
     BoxLimits,
+    BoxMeter,
     ProcessUsage,
     counts_processes_by_namespace,
     measure_buffers,
-    measure_locks,
-    measure_processes,
-    measure_terminals,
 )
 from nemo_gym.sandbox.spec import SandboxErrorKind, SandboxExecDetail, SandboxExecResult
 
@@ -44,8 +41,6 @@ _BUFFER_POLL_S = 0.01
 """Interval between measurements of buffers and files, which one program fills at gigabytes per second."""
 _BUFFER_POLLS = 5
 """Measurements of buffers for each measurement of processes, which takes longer."""
-_PROCESS_POLLS = 5
-"""Measurements of processes for each measurement of their file locks."""
 
 _INIT_MEMORY = 16 << 20
 """Memory of the init process, added to the limit so that a program can use its full limit."""
@@ -288,17 +283,22 @@ async def _wait_for_resource_limit(box: Box, usage_before: Usage, limits: BoxLim
     watched = {MEMORY, PIDS} - counted | ({CPU} if limits.cpu_s is not None else set())
     if not watched:
         await asyncio.Event().wait()  # until cancelled
-    must_measure_processes = bool(watched - counted)
     must_measure_buffers = MEMORY in watched and box.is_isolated  # through the namespaces of the box
     max_memory = limits.memory_bytes + _INIT_MEMORY
-    lock_bytes, polls = 0, itertools.count(1)
-    initial = measure_processes(box.pid) if must_measure_processes else ProcessUsage()
+    meter = BoxMeter(box.pid, max_memory if MEMORY in watched else None, counts_kernel_memory=must_measure_buffers)
+    must_measure_processes = bool(watched - counted)
+    memory, cpu_s_before = 0, None
     while True:
-        current = measure_processes(box.pid) if must_measure_processes else ProcessUsage()
-        cpu_s = box_usage(box).since(usage_before).cpu_s if CPU in counted else current.cpu_s - initial.cpu_s
-        if must_measure_buffers and next(polls) % _PROCESS_POLLS == 0:
-            lock_bytes = measure_locks(box.pid)
-        memory = current.memory_bytes + lock_bytes + (measure_terminals(box.pid) if must_measure_buffers else 0)
+        current = ProcessUsage()
+        if must_measure_processes:
+            measuring = asyncio.get_running_loop().run_in_executor(None, meter.measure)
+            while not (await asyncio.wait({measuring}, timeout=_BUFFER_POLL_S))[0]:
+                if must_measure_buffers and memory + measure_buffers(box.pid, box.writable) > max_memory:
+                    return SandboxErrorKind.MEMORY
+            current = measuring.result()
+        memory = current.memory_bytes
+        cpu_s_before = current.cpu_s if cpu_s_before is None else cpu_s_before
+        cpu_s = box_usage(box).since(usage_before).cpu_s if CPU in counted else current.cpu_s - cpu_s_before
         if MEMORY in watched and memory > max_memory:
             return SandboxErrorKind.MEMORY
         if PIDS in watched and current.threads > limits.processes + 1:  # 1 for the init process

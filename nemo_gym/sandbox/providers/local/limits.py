@@ -4,6 +4,7 @@ import functools
 import math
 import os
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,12 @@ _INODE_BYTES = 1024 + 256
 _TERMINAL_BYTES = 128 << 10
 _LOCK_BYTES = 224
 """One locked range of a file."""
+_MAPPING_BYTES = 512
+"""One mapped range of addresses; an ordinary program has a few hundred."""
+_KERNEL_PASSES = 5
+"""Locks and mappings are counted in every fifth pass: reading them takes longest."""
+_MAX_PASS_CPU_S = 1.0
+"""Longest pass; that of an ordinary program takes milliseconds, even with 64 processes."""
 _SPARE_SOCKETS = 8
 """Sockets that do not count: an asyncio loop opens two and sends nothing."""
 
@@ -80,22 +87,83 @@ class ProcessUsage:
     cpu_s: float = 0.0
 
 
-def measure_processes(root_pid: int) -> ProcessUsage:
-    """Measure the process `root_pid` and its descendants; a process that exits meanwhile counts as zero.
+class BoxMeter:
+    """Measures the processes of a box, in passes that may run in a thread: a program can make a pass take seconds.
 
-    Orphaned processes of a box become children of its init process, so they are measured as well.
+    A pass ends early, with more memory than allowed, as soon as the limit is passed or the pass itself took too long.
     """
-    memory = threads = 0
-    cpu_s = 0.0
-    for pid in process_tree(root_pid):
-        folder = Path(f"/proc/{pid}")
-        # Pss divides shared memory between the processes that share it; not every kernel reports it.
-        proportional = read_field(folder / "smaps_rollup", "Pss")
-        memory += (proportional or read_field(folder / "status", "RssAnon")) * 1024
-        threads += read_field(folder / "status", "Threads")
-        fields = read_text(folder / "stat").rpartition(")")[2].split()
-        cpu_s += sum(int(ticks) for ticks in fields[11:15]) / _TICKS  # user and system time, also of reaped children
-    return ProcessUsage(memory, threads, cpu_s)
+
+    def __init__(self, root_pid: int, max_memory: int | None, *, counts_kernel_memory: bool = False) -> None:
+        """Measure `root_pid` and its descendants. `max_memory` None: do not measure memory.
+
+        `counts_kernel_memory`: also count terminals, locks and mappings, of an isolated box.
+        """
+        self.root_pid = root_pid
+        self.max_memory = max_memory
+        self.counts_kernel_memory = counts_kernel_memory
+        self._passes = 0
+        self._kernel_bytes = 0
+
+    def measure(self) -> ProcessUsage:
+        """Measure once; a process that exits meanwhile counts as zero.
+
+        Orphaned processes of a box become children of its init process, so they are measured as well.
+        """
+        begin = time.thread_time()
+        self._passes += 1
+        if self.counts_kernel_memory and self._passes % _KERNEL_PASSES == 0:
+            self._kernel_bytes = self._measure_locks_and_mappings(begin)
+        memory = self._kernel_bytes + (_terminal_bytes(self.root_pid) if self.counts_kernel_memory else 0)
+        threads, cpu_s = 0, 0.0
+        for pid in process_tree(self.root_pid):
+            if self.max_memory is not None:
+                memory += _process_memory(pid)
+                if self._is_over(memory, begin):
+                    memory = max(memory, self.max_memory + 1)
+                    break
+            threads += read_field(Path(f"/proc/{pid}/status"), "Threads")
+            fields = read_text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+            cpu_s += sum(map(int, fields[11:15])) / _TICKS  # user and system time, also of reaped children
+        return ProcessUsage(memory, threads, cpu_s)
+
+    def _measure_locks_and_mappings(self, begin: float) -> int:
+        """Return the bytes of file locks and mapped ranges; no rlimit applies to them.
+
+        `/proc/locks` has all locks, but reading it takes seconds if there are many.
+        """
+        total = 0
+        for pid in process_tree(self.root_pid):
+            threads = _thread_folders(pid)
+            total += _first_content(threads, "maps").count(b"\n") * _MAPPING_BYTES
+            for thread in threads:  # each may have separate descriptors
+                files: set[tuple[int, int]] = set()
+                for name in _listing(f"{thread}/fdinfo"):
+                    file = _file_id(f"{thread}/fd/{name}")
+                    if file not in files:  # every descriptor of a file shows all of its locks
+                        total += _read_bytes(f"{thread}/fdinfo/{name}").count(b"lock:") * _LOCK_BYTES
+                    if file is not None:
+                        files.add(file)
+                    if self._is_over(total, begin):
+                        return total
+        return total
+
+    def _is_over(self, memory: int, begin: float) -> bool:
+        """Return whether a pass can end; processor time, so that a busy machine is not mistaken for a large program."""
+        return self.max_memory is not None and (
+            memory > self.max_memory or time.thread_time() - begin > _MAX_PASS_CPU_S
+        )
+
+
+def _process_memory(pid: int) -> int:
+    """Return the bytes of a process and of its page tables.
+
+    A process whose first thread has ended shows its memory only in its other threads.
+    """
+    threads = _thread_folders(pid)
+    status = _first_content(threads, "status", required=b"VmPTE:")
+    # Pss divides shared memory between the processes that share it; not every kernel reports it.
+    memory = _field(_first_content(threads, "smaps_rollup"), b"Pss") or _field(status, b"RssAnon")
+    return (memory + _field(status, b"VmPTE")) * 1024
 
 
 def measure_buffers(root_pid: int, writable: Iterable[str]) -> int:
@@ -114,22 +182,45 @@ def measure_buffers(root_pid: int, writable: Iterable[str]) -> int:
     return total + max(0, sockets - _SPARE_SOCKETS) * _socket_bytes()
 
 
-def measure_terminals(root_pid: int) -> int:
+def _terminal_bytes(root_pid: int) -> int:
     """Return the bytes of the pseudo-terminals of a box."""
     terminals = _listing(f"/proc/{root_pid}/root/dev/pts")
     return max(0, len(terminals) - 1) * _TERMINAL_BYTES  # ptmx is not one of them
 
 
-def measure_locks(root_pid: int) -> int:
-    """Return the bytes of the file locks of a process and its descendants; no rlimit applies to them.
+def _thread_folders(pid: int) -> list[str]:
+    """Return the folders of the threads of a process, the first thread first."""
+    return [f"/proc/{pid}/task/{name}" for name in _listing(f"/proc/{pid}/task")]
 
-    `/proc/locks` has them all, but reading it takes seconds if there are many.
-    """
-    locks = 0
-    for pid in process_tree(root_pid):
-        infos = f"/proc/{pid}/fdinfo"
-        locks += sum(read_text(Path(infos, name)).count("lock:") for name in _listing(infos))
-    return locks * _LOCK_BYTES
+
+def _first_content(threads: Iterable[str], name: str, required: bytes = b"") -> bytes:
+    """Return the first content of a file of the threads that is not empty and contains `required`."""
+    contents = (_read_bytes(f"{thread}/{name}") for thread in threads)
+    return next((content for content in contents if content and required in content), b"")
+
+
+def _field(content: bytes, name: bytes) -> int:
+    """Return the number after `name` at the start of a line; 0 if there is no such line."""
+    field = re.search(rb"^%b:\s+(\d+)" % name, content, re.MULTILINE)
+    return int(field[1]) if field else 0
+
+
+def _read_bytes(path: str) -> bytes:
+    """Return the content of a file of the kernel; empty if it cannot be read."""
+    try:
+        with open(path, "rb", 0) as file:  # noqa: PTH123 - `Path` takes twice as long
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _file_id(path: str) -> tuple[int, int] | None:
+    """Return the device and inode of an open file; None if it is closed or hidden."""
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _listing(folder: str) -> list[str]:

@@ -126,6 +126,7 @@ _CLONE, _CLONE3 = (56, 220), (435, 435)
 _SOCKET, _SOCKETPAIR = (41, 198), (53, 199)
 _IOCTL, _PRLIMIT, _PERSONALITY = (16, 29), (302, 261), (135, 92)
 _SETSOCKOPT, _FCNTL = (54, 208), (72, 25)
+_MMAP = (9, 222)
 
 _AF_UNIX = 1
 _STREAM, _SEQPACKET, _SOCKET_FLAGS = 1, 5, (0, 0x800, 0x80000, 0x80800)
@@ -145,6 +146,8 @@ host's files. F_SETPIPE_SZ: the kernel limits the total per user.
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 """Commands of `ioctl` that write input into a terminal, as if a user had typed it."""
 _QUERY_PERSONALITY = 0xFFFFFFFF
+_MAP_SHARED, _MAP_ANONYMOUS = 0x01, 0x20
+_PAGE_BYTES = 4096
 
 
 def is_supported(machine: str | None = None) -> bool:
@@ -179,6 +182,8 @@ def filter_program(machine: str | None = None, *, counts_memory: bool = True) ->
     code += _when(_CLONE[column], _check_argument(0, [_NEW_NAMESPACES], denied, _ALLOW, jump=_JUMP_ANY_BIT))
     for call in (_SOCKET, _SOCKETPAIR):
         code += _when(call[column], _check_socket(denied, any_type=counts_memory))
+    if not counts_memory:
+        code += _when(_MMAP[column], _check_mapping(denied))
     code += _when(_SETSOCKOPT[column], _check_argument(2, _BUFFER_SIZES, denied, _ALLOW))
     code += _when(_FCNTL[column], _check_argument(1, _FILE_COMMANDS, denied, _ALLOW))
     code += _when(_IOCTL[column], _check_argument(1, [_TIOCSTI, _TIOCLINUX], denied, _ALLOW))
@@ -216,3 +221,18 @@ def _check_socket(denied: int, *, any_type: bool) -> list[bytes]:
         return _check_argument(0, [_AF_UNIX], _ALLOW, denied)
     deny_other_families = [_step(_LOAD, _AT_ARGUMENTS), _step(_JUMP_EQUAL, _AF_UNIX, 1, 0), _step(_RETURN, denied)]
     return [*deny_other_families, *_check_argument(1, _CONNECTED_TYPES, _ALLOW, denied)]
+
+
+def _check_mapping(denied: int) -> list[bytes]:
+    """Build steps that allow shared memory without a file only up to one page.
+
+    A larger one keeps its pages while a single one is mapped, and only mapped pages are measured.
+    """
+    length, flags = _AT_ARGUMENTS + 8, _AT_ARGUMENTS + 8 * 3
+    allow = _step(_RETURN, _ALLOW)
+    return [
+        *(_step(_LOAD, flags), _step(_JUMP_ANY_BIT, _MAP_SHARED, 1, 0), allow),
+        *(_step(_JUMP_ANY_BIT, _MAP_ANONYMOUS, 1, 0), allow),
+        *(_step(_LOAD, length + 4), _step(_JUMP_EQUAL, 0, 1, 0), _step(_RETURN, denied)),
+        *(_step(_LOAD, length), _step(_JUMP_AT_LEAST, _PAGE_BYTES + 1, 0, 1), _step(_RETURN, denied), allow),
+    ]

@@ -4,7 +4,8 @@ import subprocess
 import sys
 import time
 
-from nemo_gym.sandbox.providers.local.limits import ProcessUsage, measure_processes
+from nemo_gym.sandbox.providers.local import limits
+from nemo_gym.sandbox.providers.local.limits import BoxMeter, ProcessUsage
 
 PROGRAM = """
 import subprocess, sys
@@ -23,7 +24,7 @@ def test_descendants_are_measured_together():
         assert first.stdin is not None
         assert first.stdout.readline() == "ready\n"
 
-        usage = measure_processes(first.pid)
+        usage = BoxMeter(first.pid, 1 << 30).measure()
 
         first.stdin.write("\n")
         first.stdin.flush()
@@ -36,9 +37,9 @@ def test_processor_time_grows():
     """The processor limit depends on this number."""
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
         deadline = time.monotonic() + 30
-        while measure_processes(busy.pid).cpu_s < 0.1 and time.monotonic() < deadline:
+        while BoxMeter(busy.pid, None).measure().cpu_s < 0.1 and time.monotonic() < deadline:
             time.sleep(0.01)
-        usage = measure_processes(busy.pid)
+        usage = BoxMeter(busy.pid, None).measure()
         busy.kill()
     assert usage.cpu_s >= 0.1
 
@@ -48,4 +49,30 @@ def test_a_process_that_ended_uses_nothing():
     ended = subprocess.Popen(["true"])
     ended.wait()
 
-    assert measure_processes(ended.pid) == ProcessUsage()
+    assert BoxMeter(ended.pid, 1 << 30).measure() == ProcessUsage()
+
+
+LOCKS = """
+import fcntl, os, tempfile
+file = tempfile.TemporaryFile()
+copies = [os.dup(file.fileno()) for _ in range(50)]
+for number in range(1000):
+    fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * number)
+print("ready", flush=True)
+input()
+"""
+
+
+def test_a_pass_is_short_and_locks_count_once(monkeypatch):
+    """Each of the copies shows all locks: a program decides how long a measurement takes."""
+    with subprocess.Popen([sys.executable, "-c", LOCKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"ready\n"
+        meter = BoxMeter(holder.pid, 1 << 30, counts_kernel_memory=True)
+        usages = [meter.measure().memory_bytes for _ in range(5)]
+        monkeypatch.setattr(limits, "_MAX_PASS_CPU_S", 0.0)
+        cut_short = meter.measure()
+        holder.communicate(b"\n")
+
+    assert 1000 * 224 <= usages[4] - usages[3] < 3 * 1000 * 224
+    assert cut_short.memory_bytes > 1 << 30

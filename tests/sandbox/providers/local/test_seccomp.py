@@ -93,6 +93,18 @@ def test_datagram_sockets_are_refused_without_a_cgroup(machine, call):
     assert {answer(machine, number, 2, kind, counts_memory=False) for kind in kinds} == {DENIED}
 
 
+@pytest.mark.parametrize("machine", MACHINES)
+def test_shared_memory_without_a_file_is_refused_without_a_cgroup(machine):
+    """Its pages stay while one of them is mapped; a single page is what it seems."""
+    number = {"x86_64": 9, "aarch64": 222}[machine]
+    page, more, huge = 4096, 4097, 1 << 32
+    calls = [(page, 0x21), (more, 0x21), (huge, 0x21), (huge, 0x4021), (huge, 0x22), (huge, 0x01), (huge, 0x02)]
+    answers = [answer(machine, number, 0, size, 3, flags, counts_memory=False) for size, flags in calls]
+
+    assert answers == [ALLOW, DENIED, DENIED, DENIED, ALLOW, ALLOW, ALLOW]
+    assert {answer(machine, number, 0, size, 3, flags) for size, flags in calls} == {ALLOW}
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     machine=st.sampled_from(MACHINES),

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import resource
 import struct
@@ -14,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER = 1, 4, 22, 36
 _SIGKILL = 9
 
 _LANDLOCK_CREATE, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT = 444, 445, 446
@@ -26,6 +27,10 @@ _MAKE_CHAR, _MAKE_BLOCK, _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 6, 1 << 11, 1 << 1
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _BIND_TCP_AND_CONNECT_TCP = 3
 _SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS = 3
+
+_SECCOMP_MODE_FILTER = 2
+_LOAD, _JUMP_AT_LEAST, _RETURN = 0x20, 0x35, 0x06
+_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -76,6 +81,18 @@ def restrict_paths(writable: Iterable[str]) -> int:
     finally:
         os.close(ruleset)
     return abi
+
+
+def forbid_landlock() -> None:
+    """Forbid this process to use Landlock: rulesets take kernel memory that is counted only by control groups."""
+    number = (_LOAD, 0, 0, 0)
+    is_newer = (_JUMP_AT_LEAST, 2, 0, _LANDLOCK_RESTRICT + 1)
+    is_landlock = (_JUMP_AT_LEAST, 0, 1, _LANDLOCK_CREATE)
+    deny, allow = (_RETURN, 0, 0, _ERRNO | errno.EPERM), (_RETURN, 0, 0, _ALLOW)
+    steps = [number, is_newer, is_landlock, deny, allow]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
+    program = struct.pack("@HP", len(steps), ctypes.addressof(code))
+    _check_result(_libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), program, 0, 0))
 
 
 def restrict_resources(limits: Mapping[str, int]) -> None:

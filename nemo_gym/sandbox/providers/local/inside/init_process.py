@@ -160,6 +160,7 @@ def _confine_child(request: dict[str, Any], descriptors: list[int], writable: li
     confine.raise_oom_score()
     if writable is not None:
         confine.restrict_paths(writable)
+        confine.forbid_landlock()
     confine.restrict_resources(request["limits"])
 
 
