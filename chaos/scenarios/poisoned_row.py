@@ -7,6 +7,7 @@ from pathlib import Path
 from chaos.evaluation import BrokenPromise, read_records, rollout_id
 from chaos.faulty_server import BLOCKS, CRASHES, FAULTY, GOOD, TWIN, FaultyEvaluation
 
+SHORT_RUNS = 4
 FAULTS = (*CRASHES, *(fault for fault in BLOCKS if fault != "thread"))
 """Without the fault of a thread: whose request started it is unknown when the process ends."""
 BLOCKS_OF_SERVERS = (

@@ -182,7 +182,7 @@ def attribution_headers(error: BaseException, server_name: str, path: str = "") 
         received: Mapping[str, str] = error.headers or {}
         # A response of another type than expected is an error without an error status.
         status = (
-            {UPSTREAM_STATUS_HEADER: str(error.status)} if error.status >= 400 else {ERROR_HEADER: type(error).__name__}
+            {UPSTREAM_STATUS_HEADER: str(error.status)} if error.status >= 300 else {ERROR_HEADER: type(error).__name__}
         )
         if received.get(FAILED_HEADER):
             copied = {name: received[name] for name in ATTRIBUTION_HEADERS if received.get(name)}

@@ -15,9 +15,9 @@ from yarl import URL
 from nemo_gym.errors import DeadlineExceeded, EnvFailed, ServerUnreachable
 from nemo_gym.keys import DEADLINE_HEADER
 from nemo_gym.serve.app import create_app
-from nemo_gym.serve.failures import DeadlineMiddleware, FailureMiddleware
+from nemo_gym.serve.failures import DeadlineMiddleware, FailureMiddleware, attribution_headers
 from nemo_gym.transport import deadlines
-from nemo_gym.transport.response_errors import FAILED_HEADER
+from nemo_gym.transport.response_errors import ERROR_HEADER, FAILED_HEADER, UPSTREAM_STATUS_HEADER
 
 URL_ = URL("http://h:1/x")
 
@@ -223,3 +223,16 @@ async def test_the_error_names_the_server():
     with pytest.raises(DeadlineExceeded) as caught:
         await DeadlineMiddleware(app, server_name="env")(scope, None, None)
     assert caught.value.where == "env"
+
+
+@pytest.mark.parametrize(
+    ("status", "header"), [(302, UPSTREAM_STATUS_HEADER), (401, UPSTREAM_STATUS_HEADER), (200, ERROR_HEADER)]
+)
+def test_the_status_of_an_error_is_kept_also_that_of_a_redirect(status, header):
+    """A run stops when its endpoint redirects every call to a page, which the collector knows by the status only."""
+    error = inner_error(b"")
+    error.status = status
+
+    headers = attribution_headers(error, "policy_model", "/v1/responses")
+
+    assert [name for name in (UPSTREAM_STATUS_HEADER, ERROR_HEADER) if name in headers] == [header]
