@@ -48,7 +48,8 @@ def run_seed(name: str, seed: int, folder: Path) -> RunResult:
 def run_scenarios(seeds: Mapping[str, range], folder: Path) -> list[str]:
     """Run every scenario for its seeds; print a line for each scenario and return the problems."""
     problems: list[str] = []
-    with ThreadPoolExecutor(CONCURRENT_RUNS) as pool:
+    pool = ThreadPoolExecutor(CONCURRENT_RUNS)
+    try:
         futures = {name: [pool.submit(run_seed, name, seed, folder) for seed in seeds[name]] for name in seeds}
         for name, runs in futures.items():
             results = [run.result() for run in runs]
@@ -60,6 +61,8 @@ def run_scenarios(seeds: Mapping[str, range], folder: Path) -> list[str]:
                 if result.problem:
                     print(result.problem, file=sys.stderr)
                     problems.append(result.problem)
+    finally:
+        pool.shutdown(cancel_futures=True)  # after Ctrl-C, only the current runs are finished
     return problems
 
 
