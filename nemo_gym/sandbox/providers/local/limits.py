@@ -174,7 +174,7 @@ def measure_buffers(root_pid: int, writable: Iterable[str]) -> int:
     total = 0
     for path in writable:
         try:
-            usage = os.statvfs(f"/proc/{root_pid}/root{path}")
+            usage = os.statvfs(_path_in_box(root_pid, path))
         except OSError:
             continue  # the box has ended
         total += (usage.f_blocks - usage.f_bfree) * usage.f_frsize + (usage.f_files - usage.f_ffree) * _INODE_BYTES
@@ -184,8 +184,13 @@ def measure_buffers(root_pid: int, writable: Iterable[str]) -> int:
 
 def _terminal_bytes(root_pid: int) -> int:
     """Return the bytes of the pseudo-terminals of a box."""
-    terminals = _listing(f"/proc/{root_pid}/root/dev/pts")
+    terminals = _listing(_path_in_box(root_pid, "/dev/pts"))
     return max(0, len(terminals) - 1) * _TERMINAL_BYTES  # ptmx is not one of them
+
+
+def _path_in_box(root_pid: int, path: str) -> str:
+    """Return the path by which the host reaches a path of the box."""
+    return f"/proc/{root_pid}/root{path}"
 
 
 def _thread_folders(pid: int) -> list[str]:
