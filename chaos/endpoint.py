@@ -4,23 +4,39 @@ import asyncio
 import json
 import random
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Protocol
 
 LATE_SECONDS = 6.0
 STATUSES = (429, 500, 502, 503, 504)
 FAULTS = (*(f"status {status}" for status in STATUSES), "reset", "stall", "late", "not json", "wrong shape")
 
 
-class Endpoint(Protocol):
-    """Anything that serves connections."""
+class Endpoint(ABC):
+    """A model endpoint that reads calls from its connections; `answer` writes the answers."""
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None: ...
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection until either side closes it."""
+        with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            is_usable = True
+            while is_usable:
+                head = await reader.readuntil(b"\r\n\r\n")
+                if head.startswith(b"GET"):  # a health check
+                    writer.write(head_of(b"{}") + b"{}")
+                    continue
+                request = json.loads(await reader.readexactly(content_length(head)))
+                is_usable = await self.answer(request, writer)
+                await writer.drain()
+        writer.close()
+
+    @abstractmethod
+    async def answer(self, request: dict[str, object], writer: asyncio.StreamWriter) -> bool:
+        """Write the answer to a call; return whether the connection stays usable."""
 
 
-class FaultyEndpoint:
+class FaultyEndpoint(Endpoint):
     """Answer calls; a `fault_share` of them, chosen by the seed, gets one of `FAULTS`.
 
     With `refusal` (status and body), every call after the first `accepted_calls` is refused.
@@ -33,27 +49,18 @@ class FaultyEndpoint:
         self.calls: Counter[str] = Counter()
         self._random = random.Random(seed)
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection until either side closes it."""
-        with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                if head.startswith(b"GET"):  # a health check
-                    writer.write(head_of(b"{}") + b"{}")
-                    continue
-                request = json.loads(await reader.readexactly(content_length(head)))
-                fault = self._random.choice(FAULTS) if self._random.random() < self.fault_share else "none"
-                if self.refusal and self.calls["none"] >= self.accepted_calls:
-                    self.calls["refused"] += 1
-                    status, body = self.refusal
-                    writer.write(b"HTTP/1.1 %d No\r\ncontent-length: %d\r\n\r\n%s" % (status, len(body), body))
-                    continue
-                self.calls[fault] += 1
-                if not await self._answer(writer, fault, answer_to(request)):
-                    break
-        writer.close()
+    async def answer(self, request: dict[str, object], writer: asyncio.StreamWriter) -> bool:
+        """Write the answer, a refusal or a fault."""
+        fault = self._random.choice(FAULTS) if self._random.random() < self.fault_share else "none"
+        if self.refusal and self.calls["none"] >= self.accepted_calls:
+            self.calls["refused"] += 1
+            status, body = self.refusal
+            writer.write(b"HTTP/1.1 %d No\r\ncontent-length: %d\r\n\r\n%s" % (status, len(body), body))
+            return True
+        self.calls[fault] += 1
+        return await self._write_answer(writer, fault, answer_to(request))
 
-    async def _answer(self, writer: asyncio.StreamWriter, fault: str, body: bytes) -> bool:
+    async def _write_answer(self, writer: asyncio.StreamWriter, fault: str, body: bytes) -> bool:
         """Write the answer, or the fault instead; return whether the connection stays usable."""
         if fault.startswith("status"):
             status = int(fault.split()[1])
@@ -74,7 +81,6 @@ class FaultyEndpoint:
         else:
             await asyncio.sleep(LATE_SECONDS if fault == "late" else 0.01)
             writer.write(head_of(body) + body)
-        await writer.drain()
         return True
 
 

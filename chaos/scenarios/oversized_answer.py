@@ -13,11 +13,11 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from chaos.endpoint import answer_to, content_length, head_of, serving
+from chaos.endpoint import Endpoint, answer_to, head_of, serving
 from chaos.evaluation import BrokenPromise, Evaluation, read_records, rollout_id
 
 FORMS = ("declared length", "endless", "gzip", "values")
@@ -39,7 +39,7 @@ def many_values() -> bytes:
     return b'{"output": [' + b"{}," * 15_000_000 + b"1]}"
 
 
-class OversizedEndpoint:
+class OversizedEndpoint(Endpoint):
     """Answers sums; the questions that the seed selects get an answer that is too large."""
 
     def __init__(self, seed: int) -> None:
@@ -49,26 +49,18 @@ class OversizedEndpoint:
         self.forms: dict[str, str] = {}
         """The form of each oversized answer, by the same text."""
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection until either side closes it."""
-        with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                if head.startswith(b"GET"):  # a health check
-                    writer.write(head_of(b"{}") + b"{}")
-                    continue
-                request = json.loads(await reader.readexactly(content_length(head)))
-                name = json.dumps([request["input"], request.get("metadata")], sort_keys=True)
-                self.calls[name] += 1
-                chance = random.Random(f"{self._seed} {name}")
-                if chance.random() < OVERSIZED_SHARE:
-                    form = self.forms[name] = chance.choice(FORMS)
-                    await self._write_oversized(writer, form)
-                else:
-                    body = answer_to(request)
-                    writer.write(head_of(body) + body)
-                await writer.drain()
-        writer.close()
+    async def answer(self, request: dict[str, object], writer: asyncio.StreamWriter) -> bool:
+        """Write the answer, or one that is too large if the question is one of those that the seed selects."""
+        name = json.dumps([request["input"], request.get("metadata")], sort_keys=True)
+        self.calls[name] += 1
+        chance = random.Random(f"{self._seed} {name}")
+        if chance.random() < OVERSIZED_SHARE:
+            form = self.forms[name] = chance.choice(FORMS)
+            await self._write_oversized(writer, form)
+        else:
+            body = answer_to(request)
+            writer.write(head_of(body) + body)
+        return True
 
     async def _write_oversized(self, writer: asyncio.StreamWriter, form: str) -> None:
         if form == "gzip":

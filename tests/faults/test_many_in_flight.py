@@ -1,11 +1,9 @@
 """`--concurrency N` means N calls at the endpoint at the same time, also above the default limit on connections."""
 
 import asyncio
-import json
-from contextlib import suppress
 from pathlib import Path
 
-from chaos.endpoint import answer_to, content_length, head_of, serving
+from chaos.endpoint import Endpoint, answer_to, head_of, serving
 from chaos.evaluation import Evaluation
 from nemo_gym.serve.webserver import raise_open_files_limit
 
@@ -13,29 +11,21 @@ IN_FLIGHT = 2200
 """More than two cells have by default: 1,024 connections each."""
 
 
-class PatientEndpoint:
+class PatientEndpoint(Endpoint):
     """Answers no call before `IN_FLIGHT` calls have arrived."""
 
     def __init__(self) -> None:
         self.arrived = 0
         self._all_arrived = asyncio.Event()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection until either side closes it."""
-        with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                if head.startswith(b"GET"):  # a health check
-                    writer.write(head_of(b"{}") + b"{}")
-                    continue
-                body = answer_to(json.loads(await reader.readexactly(content_length(head))))
-                self.arrived += 1
-                if self.arrived >= IN_FLIGHT:
-                    self._all_arrived.set()
-                await self._all_arrived.wait()
-                writer.write(head_of(body) + body)
-                await writer.drain()
-        writer.close()
+    async def answer(self, request: dict[str, object], writer: asyncio.StreamWriter) -> bool:
+        self.arrived += 1
+        if self.arrived >= IN_FLIGHT:
+            self._all_arrived.set()
+        await self._all_arrived.wait()
+        body = answer_to(request)
+        writer.write(head_of(body) + body)
+        return True
 
 
 def test_as_many_calls_are_in_flight_as_the_flag_says(tmp_path: Path) -> None:
