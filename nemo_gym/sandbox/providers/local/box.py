@@ -94,7 +94,8 @@ class Box:
         except subprocess.TimeoutExpired:
             is_gone = False
             self.process.kill()
-            self.process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(END_TIMEOUT_S)
         if self.process.stderr is not None:
             self.process.stderr.close()
         if self.folder is not None:
@@ -263,7 +264,8 @@ def _is_readable(descriptor: int, timeout_s: float) -> bool:
 def _kill_and_read_stderr(process: "subprocess.Popen[bytes]") -> str:
     """Kill a process and return the last three lines of its stderr, for an error message."""
     _kill_group(process)
-    process.wait()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(END_TIMEOUT_S)
     assert process.stderr is not None
     output = os.read(process.stderr.fileno(), _MESSAGE_BYTES)
     lines = output.decode(errors="replace").strip().splitlines()
