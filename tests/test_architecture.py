@@ -12,6 +12,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli_setup_command",),
     ("cli",),
     ("view",),
+    ("training",),
     ("rollout_reverification",),
     ("rollout_collection", "train_data_utils"),
     ("path_utils", "prompt", "skills", "benchmarks", "hf_utils", "gitlab_utils", "dataset_orchestrator"),

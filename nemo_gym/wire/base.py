@@ -213,6 +213,20 @@ class TypedObject(WireModel):
 
 REQUIRED_TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
 TOKEN_FIELDS = (*REQUIRED_TOKEN_FIELDS, "routed_experts")
+GENERATION_FIELDS = (
+    "weight_version",
+    "finish_reason",
+    "stop_reason",
+    "constrained",
+    "policy_epoch",
+    "kv_cache_epoch",
+    "num_evictions",
+)
+"""Optional fields of an item with token fields: what the engine reports about the generation besides its tokens.
+
+`weight_version` is a number, or the oldest and the newest of several; `constrained` means that a grammar restricted
+the tokens. The last three are fields of Megatron's engine.
+"""
 REQUIRED_TOKEN_METADATA_FIELDS = frozenset(REQUIRED_TOKEN_FIELDS)
 TOKEN_METADATA_FIELDS = frozenset(TOKEN_FIELDS)
 
