@@ -99,5 +99,5 @@ class Rollout:
 
 def version_range(ranges: Iterable[VersionRange | None]) -> VersionRange | None:
     """Return the range that covers all `ranges`; None entries are skipped."""
-    known = [each for each in ranges if each is not None]
-    return (min(low for low, _ in known), max(high for _, high in known)) if known else None
+    reported = [versions for versions in ranges if versions is not None]
+    return (min(oldest for oldest, _ in reported), max(newest for _, newest in reported)) if reported else None
