@@ -198,8 +198,9 @@ NO_RETRIES = RolloutRetryPolicy()
 class ServerMonitor(Protocol):
     """What the process that runs the servers knows about crashes."""
 
+    @property
     def lost_instances(self) -> Collection[str]:
-        """Return the servers that ended and will not be restarted."""
+        """The servers that ended and will not be restarted."""
         ...
 
     def blocking_handler(self, instance: str) -> RunningHandler | None:
@@ -229,7 +230,9 @@ class AttemptRules:
 
     def lost_server(self, agent: str) -> str | None:
         """Return a lost server that the rollouts of an agent need; None if they can run."""
-        lost = self.monitor.lost_instances() if self.monitor is not None else ()
+        if self.monitor is None or not self.monitor.lost_instances:
+            return None
+        lost = self.monitor.lost_instances
         return next((name for name in self.needed_servers.get(agent, (agent,)) if name in lost), None)
 
     async def find_culprit(self, job: Job, failure: Failure, sent_at: float) -> tuple[Failure, int]:
@@ -404,13 +407,15 @@ async def attempt(job: Job, send: Send, rules: AttemptRules, on_cancel: Iterable
     for resends in itertools.count():
         start_time = time.monotonic()
         try:
-            with rules.in_flight.sending(job):
-                try:
-                    result = await send(job)
-                    break
-                except Exception as error:
-                    failed = _failed_attempt(job, error, time.monotonic() - start_time, rules, rule)
-                    failure, max_resends = await rules.find_culprit(job, failed.failure, start_time)
+            rules.in_flight.begin(job)
+            try:
+                result = await send(job)
+                break
+            except Exception as error:
+                failed = _failed_attempt(job, error, time.monotonic() - start_time, rules, rule)
+                failure, max_resends = await rules.find_culprit(job, failed.failure, start_time)
+            finally:
+                rules.in_flight.end(job)
         except asyncio.CancelledError:
             for observer in on_cancel:
                 observer(CancelledRollout(job))
