@@ -19,6 +19,7 @@ from nemo_gym.keys import NG_PHASES_KEY, NG_SECONDS_KEY
 from nemo_gym.rollouts.attribution import ServerTypeOf, classify_error, is_call_timeout
 from nemo_gym.rollouts.outcome import (
     DEFAULT_RULE,
+    AnsweredJob,
     CancelledRollout,
     FailedRollout,
     Failure,
@@ -29,9 +30,10 @@ from nemo_gym.rollouts.outcome import (
     Phase,
     ScoringRule,
     classify_result,
+    has_model_answer,
     truncate_to_microseconds,
 )
-from nemo_gym.rollouts.refusals import RefusalBreaker, refusal_reason
+from nemo_gym.rollouts.refusals import RefusalBreaker, RefusalGroup, refusal_reason
 from nemo_gym.serve.process_status import Crash, RunningHandler
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.call_timing import phase_seconds, phases_from_error
@@ -129,6 +131,8 @@ class StopCondition:
     failures: int = 0
     refusal: Failure | None = field(default=None, init=False)
     """The refusal of a model endpoint that stopped the run."""
+    answers: dict[str, AnsweredJob] = field(default_factory=dict, init=False)
+    """By agent: the rollout sent last whose model calls succeeded; sent at 0 if that was in an earlier run."""
     lost_servers: set[str] = field(default_factory=set, init=False)
     """Servers that ended for good; rollouts that need them are not started."""
     reason: str | None = field(default=None, init=False)
@@ -143,6 +147,12 @@ class StopCondition:
         """Add the tokens of an attempt, scored or not, to those used."""
         self.tokens += StoredRollout(outcome.record).total_tokens
         self._check_tokens()
+
+    def record_answer(self, job: Job, sent_at: float) -> None:
+        """Record a rollout whose model calls succeeded."""
+        latest = self.answers.get(job.agent)
+        if latest is None or latest.sent_at <= sent_at:
+            self.answers[job.agent] = AnsweredJob(job, sent_at)
 
     def add_outcome(self, outcome: Outcome) -> None:
         """Count the final outcome of a rollout if it is a failure."""
@@ -295,7 +305,9 @@ async def collect(
     if concurrency < 1:
         raise ValueError(f"at least one rollout must be in flight, not {concurrency}")
     stop = stop or StopCondition()
-    workers = _WorkerContext(send, tuple(observers), store, rules or AttemptRules(), retries, stop, answered_job)
+    if answered_job is not None:
+        stop.record_answer(answered_job, 0.0)
+    workers = _WorkerContext(send, tuple(observers), store, rules or AttemptRules(), retries, stop)
     queue = iter(jobs)
 
     async def worker() -> None:
@@ -339,20 +351,17 @@ class _WorkerContext:
     rules: AttemptRules
     retries: RolloutRetryPolicy
     stop: StopCondition
-    answered_job: Job | None
 
     @cached_property
     def refusals(self) -> RefusalBreaker:
-        return RefusalBreaker(
-            self.stop, self.rules.in_flight, self._finish, self._report, self._send_again, self.answered_job
-        )
+        return RefusalBreaker(self.stop, self.rules.in_flight, self._finish, self._report, self._send_again)
 
     async def run(self, job: Job) -> None:
         """Send a job, retry it as the policy allows, and report its final outcome."""
         sent_at = time.monotonic()
         outcome = await attempt(job, self.send, self.rules, self.observers)
         attempts = 1
-        while (group := self.refusals.hold(outcome, sent_at)) is None:
+        while (group := self._hold_refusal(outcome, sent_at)) is None:
             if (pause := self._store_attempt(outcome, attempts)) is None:
                 self._report(outcome)
                 self.stop.add_outcome(outcome)
@@ -369,6 +378,14 @@ class _WorkerContext:
             await self.refusals.wait(group)
         if self.stop.is_immediate:
             raise _StopNow
+
+    def _hold_refusal(self, outcome: Outcome, sent_at: float) -> RefusalGroup | None:
+        """Record an answer, or hold back a refusal and return its group."""
+        if has_model_answer(outcome):
+            self.stop.record_answer(outcome.job, sent_at)
+            if not self.refusals.groups:
+                return None
+        return self.refusals.hold(outcome, sent_at)
 
     async def _send_again(self, job: Job) -> Outcome:
         """Send a job that was answered before; its outcome is not stored, but its tokens count."""
