@@ -94,8 +94,8 @@ class Run:
         """Prepare a run.
 
         `cells` and `log_dir` apply unless the configuration sets `num_cells` and `nemo_gym_log_dir`. `watch` is called
-        with every line that servers print. With `links=False`, calls from this process use HTTP instead of cell links,
-        which work only on the event loop of the run.
+        with every line that servers print. Calls from the event loop of the run use cell links; those of other event
+        loops, and all with `links=False`, use HTTP.
         """
         configured_log_dir = config.get("nemo_gym_log_dir")
         self.config = config
@@ -188,7 +188,7 @@ class Run:
         """Route calls of this process to servers in cells over the link of the cell with the fewest calls in flight."""
         for instance in self.instances:
             if instance.hosting == "cell":
-                in_process.mount(instance.host, instance.port, CellInstance(instance.name, group))
+                in_process.mount_on_loop(instance.host, instance.port, CellInstance(instance.name, group))
 
     def server_instances(self) -> list[dict[str, Any]]:
         """Return every instance as the head server lists it (contract: ServerInstanceDisplayConfig)."""

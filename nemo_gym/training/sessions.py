@@ -122,7 +122,7 @@ class Gym:
 
     @property
     def capacity(self) -> int | None:
-        """How many rollouts may be started at this version; None if `batch_size` or `max_staleness` is not set."""
+        """The number of rollouts that may be started at this version; None if `batch_size` or `max_staleness` is not set."""
         return self.admission.capacity(self._max_staleness)
 
     @property
@@ -392,7 +392,7 @@ async def session(
         "policy": policy, "version": version or 0, "agent": agent, "limits": limits, "batch_size": batch_size,
         "max_staleness": max_staleness, "max_attempts": max_attempts,
     }  # fmt: skip
-    servers = _connected(head) if config is None else _started(config, policy)
+    servers = _connect(head) if config is None else _start_servers(config, policy)
     async with servers as (client, run):
         if not http_sessions.is_configured():
             http_sessions.configure(GlobalAIOHTTPAsyncClientConfig.from_global_config(client.global_config_dict))
@@ -407,7 +407,7 @@ Connection = tuple[ServerClient, Run | None]
 
 
 @asynccontextmanager
-async def _started(config: ConfigSource, policy: Policy | None) -> AsyncIterator[Connection]:
+async def _start_servers(config: ConfigSource, policy: Policy | None) -> AsyncIterator[Connection]:
     """Start the servers of a configuration; yield a client, and the run, which knows about crashes."""
     values = dict(config) if isinstance(config, Mapping) else {"config_paths": [str(path) for path in config]}
     values |= policy.overrides() if policy is not None else {}
@@ -423,7 +423,7 @@ async def _started(config: ConfigSource, policy: Policy | None) -> AsyncIterator
 
 
 @asynccontextmanager
-async def _connected(head: str | BaseServerConfig | None) -> AsyncIterator[Connection]:
+async def _connect(head: str | BaseServerConfig | None) -> AsyncIterator[Connection]:
     """Connect to running servers."""
     if isinstance(head, str):
         host, separator, port = head.removeprefix("http://").rstrip("/").rpartition(":")

@@ -119,7 +119,7 @@ class RolloutStream:
     def deliver(self, launch: Launch, rollout: Rollout) -> Rollout:
         """Give up the room of a rollout that is handed to the consumer; return it, checked for staleness by now."""
         self._room.release()
-        checked = self._launcher.admission.checked(rollout, launch.version, self.max_staleness)
+        checked = self._launcher.admission.check_staleness(rollout, launch.version, self.max_staleness)
         if rollout.trainable and not checked.trainable:
             self._launcher.admission.give_back()
         return checked
