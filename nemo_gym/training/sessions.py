@@ -122,7 +122,7 @@ class Gym:
 
     @property
     def capacity(self) -> int | None:
-        """The number of rollouts that may be started at this version; None if `batch_size` or `max_staleness` is not set."""
+        """The number of rollouts that may be started now; None without `batch_size` or `max_staleness`."""
         return self.admission.capacity(self._max_staleness)
 
     @property
