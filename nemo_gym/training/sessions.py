@@ -65,6 +65,8 @@ logger = logging.getLogger(__name__)
 
 CANCEL_SECONDS = 1.0
 """Time within which a cancelled rollout must return its prefix; then its connection is closed."""
+ABANDON_SECONDS = 0.01
+"""Additional time for each rollout that is cancelled with a stream."""
 BAD_ROW = "bad_row"
 BY_TRAINER = "by the trainer"
 
@@ -300,35 +302,40 @@ class Gym:
             return replace(rollout, why_not=f"cancelled: {launch.cancel_reason}{note}")
         return rollout
 
-    async def _cancel_launch(self, launch: Launch, reason: str, *, keep_prefix: bool = True) -> None:
-        """Cancel a rollout; return when it has ended."""
+    async def _cancel_launch(
+        self, launch: Launch, reason: str, *, keep_prefix: bool = True, seconds: float = CANCEL_SECONDS
+    ) -> None:
+        """Cancel a rollout; return when it has ended. Its prefix must arrive within `seconds`."""
         work = launch.work
         if work is None or work.done():
             return
         launch.cancel_reason = launch.cancel_reason or reason
         if keep_prefix:
             try:
-                async with asyncio.timeout(CANCEL_SECONDS):
-                    if await self._ask_to_cancel(launch):
+                async with asyncio.timeout(seconds):
+                    if await self._ask_to_cancel(launch, seconds):
                         await asyncio.wait({work})
             except (TimeoutError, ClientError, GymError) as error:
-                logger.warning("rollout %s did not return its prefix (%s)", launch.rollout_id, error or "no time left")
+                cause = str(error) or f"not within {seconds:g} s"
+                logger.warning("rollout %s did not return its prefix (%s)", launch.rollout_id, cause)
         if not work.done():
             work.cancel()  # closes the connection, which cancels the work at the servers
             await asyncio.wait({work})
 
-    async def _ask_to_cancel(self, launch: Launch) -> bool:
+    async def _ask_to_cancel(self, launch: Launch, seconds: float) -> bool:
         """Ask the agent to cancel a rollout; return whether it was running there."""
         path = f"{rollout_path_prefix(launch.rollout_id)}/cancel"
-        with deadlines.time_limit(CANCEL_SECONDS):
+        with deadlines.time_limit(seconds):
             reply = await self.client.post(server_name=launch.job.agent, url_path=path)
             await raise_for_status(reply)
             answer = await get_response_json(reply)
         return isinstance(answer, Mapping) and bool(answer.get("cancelled"))
 
     async def abandon(self, launches: Iterable[Launch], reason: str) -> None:
-        """Cancel rollouts of a stream that is closed."""
-        await asyncio.gather(*(self._cancel_launch(launch, reason) for launch in launches))
+        """Cancel rollouts of a stream that is closed; many at once may take longer than one."""
+        running = list(launches)
+        seconds = CANCEL_SECONDS + ABANDON_SECONDS * len(running)
+        await asyncio.gather(*(self._cancel_launch(launch, reason, seconds=seconds) for launch in running))
 
     def count_undelivered(self, rollout: Rollout, reason: str) -> None:
         """Count the tokens of a rollout that is not delivered."""

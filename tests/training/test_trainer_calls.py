@@ -104,13 +104,14 @@ async def test_all_rows_are_in_flight_unless_the_trainer_limits_them():
         arrived += 1
         if arrived == count:
             together.set()
-        await asyncio.wait_for(together.wait(), 20)
+        await together.wait()
         await write_reply(Reply(200, b'{"reward": 1.0}'), send)
 
     in_process.mount("127.0.0.1", 1, crowd)
     try:
-        awaitables = list(world.helper().run_examples([world_row(n) for n in range(count)]))
-        assert sum([(await awaitable)[1]["reward"] for awaitable in awaitables]) == count
+        awaitables = world.helper().run_examples([world_row(n) for n in range(count)])
+        async with asyncio.timeout(30):
+            assert sum([(await awaitable)[1]["reward"] for awaitable in awaitables]) == count
     finally:
         world.close()
 
