@@ -66,7 +66,7 @@ from nemo_gym.serve.head import (
 from nemo_gym.serve.session import SessionMiddleware, SessionPolicy
 from nemo_gym.serve.webserver import is_fastapi_entrypoint as is_nemo_gym_fastapi_entrypoint
 from nemo_gym.serve.webserver import is_fastapi_worker as is_nemo_gym_fastapi_worker
-from nemo_gym.transport import call_timing, deadlines, http, http_sessions, in_process, run_token
+from nemo_gym.transport import call_timing, deadlines, http, http_sessions, in_process, reply_log, run_token
 from nemo_gym.transport.blocking_get import get_blocking
 from nemo_gym.transport.client_response import (
     get_response_json,
@@ -127,13 +127,17 @@ async def request(
     `_internal` requests get more attempts. `callee` is the name of the server in errors. A request that the server may
     have executed is retried only if `safe_to_retry` is True or its method is safe.
     """
+    session = get_global_aiohttp_client()
+    # The pool of `http.send` opens no more connections than the open-file limit permits, and few at a time: a trainer
+    # may send tens of thousands of rollouts together. A session that is not ours comes from a test.
+    uses_pool = _internal and url.endswith("/run") and session is http_sessions.current_session()
     return await http.send(
         method,
         url,
         policy=SERVER_CALL if _internal else EXTERNAL_CALL,
         callee=callee,
         safe_to_retry=safe_to_retry,
-        session=get_global_aiohttp_client(),
+        session=None if uses_pool else session,
         **kwargs,
     )
 
@@ -239,7 +243,7 @@ class ServerClient(BaseModel):
                     response = note_callee(await request(method=method, url=url, _internal=True, **kwargs), server_name)
             if getattr(response, "status", None) == 410:  # Gone; the response of a test may have no status
                 raise_for_lost_session(response, server_name)
-            return response
+            return reply_log.keep_reply(address.server_type, body, response)
         except DeadlineExceeded as error:
             timeout = deadlines.as_call_timeout(error, start, limit)
             if timeout is None:
