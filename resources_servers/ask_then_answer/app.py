@@ -1,4 +1,4 @@
-"""Ask, then answer: a tool knows a digit, and the reward is for saying that digit and no other."""
+"""Ask, then answer: a tool knows a digit, and the reward is for asking it and then saying that digit and no other."""
 
 import re
 from typing import ClassVar
@@ -92,11 +92,15 @@ class AskThenAnswerServer(SimpleResourcesServer):
         return AskResponse(digit=digit)
 
     async def verify(self, request: Request, body: AskThenAnswerVerifyRequest) -> AskThenAnswerVerifyResponse:
-        """Give 1.0 if the last message has the digit and no other number, else 0.0; end the session."""
+        """Give 1.0 if the model asked and its last message has the digit and no other number, else 0.0.
+
+        An answer without a call is a guess, and earns nothing: so no policy but the intended one has any reward. The
+        verdict ends the session.
+        """
         self._digits.pop(request.session.get(SESSION_ID_KEY, ""), None)
         answer = only_digit(last_message(body.response))
         asked = any(item.type == "function_call" and item.name == "ask" for item in body.response.output)
-        verdict = {"asked": asked, "extracted_answer": answer, "reward": float(answer == body.digit)}
+        verdict = {"asked": asked, "extracted_answer": answer, "reward": float(asked and answer == body.digit)}
         return AskThenAnswerVerifyResponse(**(dict(body) | verdict))  # a stored rollout has an old verdict
 
 

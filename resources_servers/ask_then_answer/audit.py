@@ -34,6 +34,8 @@ def wrong(row: dict[str, Any]) -> list[Reply]:
 def cheats(row: dict[str, Any]) -> list[tuple[str, Reply]]:
     digit = row["digit"]
     return [
+        ("a right guess", f"{digit}"),
+        ("another tool", [*tool_call("tell", {}, {"digit": digit}), message(f"{digit}")]),
         ("every digit", "0 1 2 3 4 5 6 7 8 9"),
         ("two guesses", f"{digit} or {(digit + 1) % 10}"),
         ("the answer before the call only", [message(f"{digit}"), *_asked(digit)]),

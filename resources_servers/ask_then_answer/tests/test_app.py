@@ -38,7 +38,7 @@ def test_a_verdict_ends_the_session() -> None:
     http.post("/seed_session", json={"digit": 3})
     verdict = verify_reply(http, row(3), "3")
 
-    assert (verdict["reward"], verdict["asked"], verdict["extracted_answer"]) == (1.0, False, 3)
+    assert (verdict["reward"], verdict["asked"], verdict["extracted_answer"]) == (0.0, False, 3)
     assert http.post("/ask", json={}).status_code == 409
 
 
