@@ -9,10 +9,11 @@ import functools
 import warnings
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from fastapi import APIRouter, Body, FastAPI, HTTPException, Request
+from fastapi import APIRouter, Body, FastAPI, HTTPException, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.routing import Route
@@ -26,7 +27,7 @@ from nemo_gym.config_types import (
     AggregateMetricsRequest,
     BaseRunServerInstanceConfig,
 )
-from nemo_gym.keys import NG_PHASES_KEY
+from nemo_gym.keys import NG_NO_PERSIST_KEY, NG_PHASES_KEY, RESPONSE_KEY_NAME
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.reward_profile import AggregateMetricsMixin
 from nemo_gym.rollout_correlation import (
@@ -36,10 +37,18 @@ from nemo_gym.rollout_correlation import (
     rollout_path_prefix,
 )
 from nemo_gym.serve.app import create_app
+from nemo_gym.serve.cancellation import RolloutScope
 from nemo_gym.serve.correlation import ROLLOUT_ID, rollout_index_from_run_body
-from nemo_gym.serve.endpoints import async_handler, json_endpoint, json_response, plan_for, resolved_signature
+from nemo_gym.serve.endpoints import (
+    async_handler,
+    json_bytes,
+    json_endpoint,
+    json_response,
+    plan_for,
+    resolved_signature,
+)
 from nemo_gym.server_utils import BaseServer, SimpleServer, get_first_server_config_dict
-from nemo_gym.transport import call_timing, deadlines
+from nemo_gym.transport import call_timing, deadlines, reply_log
 from nemo_gym.wire.run_seed_verify import BaseRunRequest, BaseVerifyResponse
 
 RESPONSES_PATH = "/v1/responses"
@@ -171,17 +180,19 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
                 raise HTTPException(422, str(error)) from None
             if call_timing.current_rollout() is None and body is not None:
                 call_timing.set_current_rollout(rollout_index_from_run_body(body))
-            timer = call_timing.PhaseTimer() if deadlines.current_allowance() is not None else None
+            allowance = deadlines.current_allowance()
+            timer = call_timing.PhaseTimer() if allowance is not None else None
+            log = reply_log.ReplyLog() if allowance is not None and allowance.keep_replies else None
+            answer = None
             try:
-                if rollout_id is None:
-                    answer = await call(*args, **kwargs)
-                else:
-                    with rollout_context(rollout_id, token_capture=self._token_id_capture_enabled()):
-                        answer = await call(*args, **kwargs)
+                with RolloutScope(rollout_id or _cancellable_id(body)) as scope:
+                    answer = await self._run_logged(call(*args, **kwargs), rollout_id, log)
             except Exception as error:
                 if timer is not None:
                     timer.add_to_error(error)
                 raise
+            if answer is None and scope.is_cancelled:
+                return await _cancelled_answer(body, log if scope.keeps_prefix else None)
             if timer is None:
                 return answer
             if isinstance(answer, BaseModel) and answer.__pydantic_extra__ is None:  # the model allows no extra fields
@@ -190,6 +201,33 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
 
         run_with_rollout.__signature__ = resolved_signature(run)  # type: ignore[attr-defined]
         return run_with_rollout
+
+    async def _run_logged(self, work: Awaitable[Any], rollout_id: str | None, log: reply_log.ReplyLog | None) -> Any:
+        """Await a rollout; its model calls have the rollout id if it is captured, and add to the log if it has one."""
+        if log is not None:
+            reply_log.set_current_log(log)
+        if rollout_id is None:
+            return await work
+        with rollout_context(rollout_id, token_capture=self._token_id_capture_enabled()):
+            return await work
+
+
+def _cancellable_id(body: BaseModel | dict[str, Any] | None) -> str | None:
+    """Return the rollout id of a run request, or of its header if its class drops the id; None without a usable id."""
+    rollout_id, rollout = None, call_timing.current_rollout()
+    with suppress(ValueError):
+        rollout_id = maybe_rollout_id_from_run_body(body) if body is not None else None
+    return rollout_id or (None if rollout is None else call_timing.format_rollout(rollout))
+
+
+async def _cancelled_answer(body: BaseModel | dict[str, Any] | None, log: reply_log.ReplyLog | None) -> Response:
+    """Return the answer of a cancelled `/run`: the fields of its request, no reward, and the prefix if it is kept."""
+    fields = body.model_dump(mode="json", exclude_unset=True) if isinstance(body, BaseModel) else dict(body or {})
+    answer = {**fields, NG_NO_PERSIST_KEY: True}
+    response = await log.prefix_response() if log is not None else None
+    if response is not None:
+        answer[RESPONSE_KEY_NAME] = response
+    return Response(json_bytes(answer), media_type="application/json")
 
 
 class _RolloutEndpoint:

@@ -8,7 +8,8 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -242,11 +243,11 @@ class RolloutCollectionHelper:
     ) -> Iterator[Awaitable[RowAndResult]]:
         """Yield one awaitable per row; they return `(row, result)` in completion order.
 
-        A `/run` that fails raises from one awaitable and affects no other. The rows in flight are limited by
-        `semaphore`, or without it by `DEFAULT_CONCURRENCY`.
+        A `/run` that fails raises from one awaitable and affects no other. All rows are in flight together unless
+        `semaphore` limits them. Closing the iterator cancels the rest, also at the servers.
         """
         client = self.setup_server_client(head_server_config)
-        slots = semaphore if semaphore is not None else asyncio.Semaphore(DEFAULT_CONCURRENCY)
+        slots = semaphore if semaphore is not None else nullcontext()
 
         async def send(row: Row) -> RowAndResult:
             async with slots:
@@ -311,11 +312,11 @@ class RolloutCollectionHelper:
             )
             await collect(
                 prepared.jobs,
-                _sender(client, config),
+                rollout_sender(client, config, _process_config()),
                 [counts, *self.observers, *observers],
                 concurrency=config.num_samples_in_parallel or DEFAULT_CONCURRENCY,
                 store=store.write,
-                rules=self._rules(config, servers),
+                rules=self.attempt_rules(config, servers),
                 retries=RolloutRetryPolicy(max_attempts=max_attempts, pause_seconds=config.retry_pause_seconds),
                 stop=stop,
                 answered_job=prepared.answered_job,
@@ -341,7 +342,7 @@ class RolloutCollectionHelper:
                 logger.warning("no metrics were computed: %s", error)
         return counts
 
-    def _rules(self, config: RolloutCollectionConfig, servers: Mapping[str, Any]) -> AttemptRules:
+    def attempt_rules(self, config: LimitOptions, servers: Mapping[str, Any]) -> AttemptRules:
         """Return the rules by which the attempts of a run are classified."""
         return AttemptRules(
             server_type=server_types(servers),
@@ -427,17 +428,23 @@ def _fill_prompt(prompt: PromptConfig, row: Row, location: str) -> Row:
     return apply_prompt_to_row(row, prompt, where=location)
 
 
-def _sender(client: ServerClient, config: RolloutCollectionConfig) -> Send:
-    """Return the function that sends a job to its agent with deadline and limits; it adds captures if they are on."""
+def rollout_sender(
+    client: ServerClient, config: LimitOptions, settings: Mapping[str, Any], *, keep_replies: bool = False
+) -> Send:
+    """Return the function that sends a job to its agent with deadline and limits.
+
+    It adds captures if they are on in `settings`. With `keep_replies` a cancelled rollout returns what was generated.
+    """
     seconds = config.rollout_timeout_seconds
-    headers = {ALLOWANCE_HEADER: config.allowance.header_value()}
+    allowance = replace(config.allowance, keep_replies=1) if keep_replies else config.allowance
+    headers = {ALLOWANCE_HEADER: allowance.header_value()}
 
     async def send(job: Job) -> Any:
         call_timing.set_current_rollout(job.key.rollout_id)
         with deadlines.time_limit(seconds):
             return await _run_on_agent(client, job.row, headers=headers)
 
-    captures = capture_store(_process_config())
+    captures = capture_store(settings)
     return send if captures is None else with_captures(send, captures)
 
 

@@ -66,7 +66,7 @@ from nemo_gym.serve.head import (
 from nemo_gym.serve.session import SessionMiddleware, SessionPolicy
 from nemo_gym.serve.webserver import is_fastapi_entrypoint as is_nemo_gym_fastapi_entrypoint
 from nemo_gym.serve.webserver import is_fastapi_worker as is_nemo_gym_fastapi_worker
-from nemo_gym.transport import call_timing, deadlines, http, http_sessions, in_process, run_token
+from nemo_gym.transport import call_timing, deadlines, http, http_sessions, in_process, reply_log, run_token
 from nemo_gym.transport.blocking_get import get_blocking
 from nemo_gym.transport.client_response import (
     get_response_json,
@@ -239,7 +239,7 @@ class ServerClient(BaseModel):
                     response = note_callee(await request(method=method, url=url, _internal=True, **kwargs), server_name)
             if getattr(response, "status", None) == 410:  # Gone; the response of a test may have no status
                 raise_for_lost_session(response, server_name)
-            return response
+            return reply_log.keep_reply(address.server_type, body, response)
         except DeadlineExceeded as error:
             timeout = deadlines.as_call_timeout(error, start, limit)
             if timeout is None:

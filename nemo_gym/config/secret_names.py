@@ -63,6 +63,10 @@ _SECRET_BEFORE_PLURAL = _words(
 """Words before `keys` or `tokens` that make them secret: `api_keys` is, `stop_tokens` and `group_keys` are not."""
 
 
+_SERVER_BLOCK_KEYS = frozenset({*SERVER_TYPES, "entrypoint", "_inherit_from", "_copy"})
+"""A block with one of these keys describes a server, or becomes one when its directives are applied."""
+
+
 @lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
     """Return whether a value under this name must be masked."""
@@ -116,5 +120,5 @@ def is_secret_block(name: str, block: Any) -> bool:
     `api_key_settings`, the names in the block decide.
     """
     words = _WORD.findall(name)
-    is_server = "entrypoint" in block or any(server_type in block for server_type in SERVER_TYPES)
+    is_server = not _SERVER_BLOCK_KEYS.isdisjoint(block)
     return bool(words) and not is_server and words[-1].lower() in _ALWAYS_SECRET | _SECRET_ENDINGS

@@ -46,7 +46,8 @@ _PUBLIC_URL = re.compile(
 )
 _PUBLIC_WORDS = re.compile(
     r"(?i)true|false|yes|no|on|off|null|none|auto|default|train|test|validation|dev|debug|info|warning|error|critical"
-    r"|production|staging|development|local|localhost|cpu|gpu|cuda|main|master|latest|json|yaml|text|utf-8|utc|low"
+    r"|production|staging|development|local|localhost|127\.0\.0\.1|0\.0\.0\.0|::1"
+    r"|cpu|gpu|cuda|main|master|latest|json|yaml|text|utf-8|utc|low"
     r"|medium|high|small|large|dummy"
 )
 

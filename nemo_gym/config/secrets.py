@@ -16,9 +16,14 @@ from pydantic_core import CoreSchema, core_schema
 from nemo_gym.config import omegaconf_adapter as omega
 from nemo_gym.config.secret_names import is_secret_block, is_secret_name
 from nemo_gym.config.secret_text import MASK, is_public_value, scrub_text
+from nemo_gym.keys import SERVER_TYPES
 
 _SHORTEST_SCRUBBED = 6
 """Shorter secrets are not replaced in other texts, because they would match ordinary text."""
+
+
+_KEYS_OF_SERVERS = frozenset({*SERVER_TYPES, "num_repeats"})
+"""Keys whose values are mappings by the name of a server: implementations, and repeats by agent."""
 
 
 class Secret(str):
@@ -87,18 +92,24 @@ def _overwrite(node: Any, plain: Any, masked: Any) -> None:
 class MaskedRepr:
     """An object whose `repr` is that of `value` without secrets, also in nested models; with `secret`, all leaves."""
 
-    def __init__(self, value: Any, *, secret: bool = False) -> None:
+    def __init__(self, value: Any, *, secret: bool = False, names: bool = False) -> None:
         self.value = value
         self.secret = secret
+        self.names = names
+        """The keys of the value are names of servers."""
+
+    def _child(self, key: Any, value: Any) -> "MaskedRepr":
+        is_secret = _is_secret_child(key, value, self.secret, self.names)
+        return MaskedRepr(value, secret=is_secret, names=_has_server_names(key))
 
     def __repr__(self) -> str:
         value = self.value
         if isinstance(value, BaseModel):
-            fields = ((k, MaskedRepr(v, secret=_is_secret_child(k, v, self.secret))) for k, v in iter_fields(value))
+            fields = ((k, self._child(k, v)) for k, v in iter_fields(value))
             return f"{type(value).__name__}({', '.join(f'{name}={masked!r}' for name, masked in fields)})"
         value = omega.as_plain_value(value, resolve=False)
         if isinstance(value, Mapping):
-            return repr({k: MaskedRepr(v, secret=_is_secret_child(k, v, self.secret)) for k, v in value.items()})
+            return repr({k: self._child(k, v) for k, v in value.items()})
         if isinstance(value, list | tuple):
             items = [MaskedRepr(item, secret=self.secret) for item in value]
             return repr(tuple(items) if isinstance(value, tuple) else items)
@@ -111,15 +122,28 @@ def iter_fields(model: BaseModel) -> Iterator[tuple[str, Any]]:
     yield from (model.model_extra or {}).items()
 
 
-def _is_secret_child(key: Any, value: Any, secret: bool) -> bool:
-    """Return whether the leaves under `key` are secret: their container is (`secret`), or the key is a secret name."""
+def _is_secret_child(key: Any, value: Any, secret: bool, names: bool) -> bool:
+    """Return whether the leaves under `key` are secret: their container is (`secret`), or the key is a secret name.
+
+    With `names`, the key is the name of a server, which says nothing about its value.
+    """
+    if names:
+        return secret
     if isinstance(value, Mapping):
         return secret or is_secret_block(str(key), value)
     return secret or is_secret_name(str(key))
 
 
-def _iter_secrets(node: Any, *, secret: bool) -> Iterator[str]:
-    """Yield the secrets in plain, OmegaConf or pydantic data; with `secret`, all leaves outside nested blocks."""
+def _has_server_names(key: Any) -> bool:
+    """Return whether the keys of the mapping under `key` are names of servers."""
+    return key in _KEYS_OF_SERVERS
+
+
+def _iter_secrets(node: Any, *, secret: bool, names: bool = False) -> Iterator[str]:
+    """Yield the secrets in plain, OmegaConf or pydantic data; with `secret`, all leaves outside nested blocks.
+
+    With `names`, the keys of a mapping are names of servers.
+    """
     node = dict(iter_fields(node)) if isinstance(node, BaseModel) else omega.resolve_leaves(node)
     if isinstance(node, Secret) or (secret and isinstance(node, str | int | float) and not isinstance(node, bool)):
         text = str(node)
@@ -128,18 +152,25 @@ def _iter_secrets(node: Any, *, secret: bool) -> Iterator[str]:
     elif isinstance(node, Mapping):
         for key, value in node.items():
             is_block = isinstance(value, Mapping)
-            yield from _iter_secrets(value, secret=_is_secret_child(key, value, secret and not is_block))
+            child = _is_secret_child(key, value, secret and not is_block, names)
+            yield from _iter_secrets(value, secret=child, names=_has_server_names(key))
     elif isinstance(node, list | tuple):
         for item in node:
             yield from _iter_secrets(item, secret=secret)
 
 
-def _mask_copy(node: Any, secrets: list[str], *, secret: bool) -> Any:
-    """Return a copy of plain data with secrets masked; with `secret`, all leaves are secret."""
+def _mask_copy(node: Any, secrets: list[str], *, secret: bool, names: bool = False) -> Any:
+    """Return a copy of plain data with secrets masked; with `secret`, all leaves are secret.
+
+    With `names`, the keys of a mapping are names of servers.
+    """
     if isinstance(node, BaseModel):
         node = dict(iter_fields(node))
     if isinstance(node, Mapping):
-        return {k: _mask_copy(v, secrets, secret=_is_secret_child(k, v, secret)) for k, v in node.items()}
+        return {
+            k: _mask_copy(v, secrets, secret=_is_secret_child(k, v, secret, names), names=_has_server_names(k))
+            for k, v in node.items()
+        }
     if isinstance(node, list | tuple):
         return [_mask_copy(item, secrets, secret=secret) for item in node]
     return _mask_leaf(node, secrets, secret=secret)

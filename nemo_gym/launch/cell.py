@@ -25,6 +25,7 @@ from nemo_gym.launch.hosted_instances import Instance
 from nemo_gym.serve import gc_tuning, webserver
 from nemo_gym.serve.addresses import adopt_run_token
 from nemo_gym.serve.blocked_loop import LoopWatch
+from nemo_gym.serve.cancellation import CANCELLED_ROLLOUTS, cancel_here, set_other_cells
 from nemo_gym.serve.failures import FailureMiddleware
 from nemo_gym.serve.session import CELL_ENV_VAR, SessionCodec, cell_of, cookie_name, cookie_values, session_secret
 from nemo_gym.server_utils import (
@@ -162,7 +163,9 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     servers = _build_servers(config, hosted)
     links = [CellLink(address, sockets.token, f"cell {n}") for n, address in enumerate(sockets.link_addresses)]
-    apps: dict[str, ASGIApp] = {WAITING_CALLS: waiting_calls_app, **{name: app for name, (_, app) in servers.items()}}
+    set_other_cells([link for number, link in enumerate(links) if number != sockets.number])
+    apps: dict[str, ASGIApp] = {WAITING_CALLS: waiting_calls_app, CANCELLED_ROLLOUTS: cancel_here}
+    apps |= {name: app for name, (_, app) in servers.items()}
     for instance, cell in elsewhere:
         link = links[cell] = CellLink(sockets.link_addresses[cell], sockets.token, instance.name)
         apps[instance.name] = RemoteInstance(instance.name, [link])  # forwards calls that still arrive here

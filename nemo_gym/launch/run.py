@@ -1,5 +1,6 @@
 """The running servers of one configuration and the head server that serves their addresses."""
 
+import logging
 import os
 import secrets
 import time
@@ -14,11 +15,12 @@ from nemo_gym.config.checks import read_key
 from nemo_gym.config.keys import value_of
 from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config.secret_text import known_secrets
+from nemo_gym.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig
 from nemo_gym.launch.app_listener import AppListener, close_listeners
 from nemo_gym.launch.cell_group import CellGroup, CellInstance
 from nemo_gym.launch.hosted_instances import Instance, find_instances
 from nemo_gym.launch.model_endpoints import SharedLimits
-from nemo_gym.launch.ports import Listeners, bind_listeners
+from nemo_gym.launch.ports import Listeners, bind_listeners, with_open_head_port
 from nemo_gym.launch.server_process import ServerBoot
 from nemo_gym.launch.spawners import ZygoteSpawner
 from nemo_gym.launch.supervisor import LineCallback, ServerDidNotStart, ServerUnit, Supervisor
@@ -35,8 +37,27 @@ from nemo_gym.transport import in_process, run_token
 from nemo_gym.transport.cell_link import fetch_waiting_calls
 from nemo_gym.wire.stored_rollout import RolloutId
 
+logger = logging.getLogger(__name__)
+
 CONSTRUCT_SECONDS = 600.0
 """Timeout for constructing one server in a dry run."""
+
+
+def runnable_config(parser_config: GlobalConfigDictParserConfig) -> DictConfig:
+    """Read a configuration for `Run`; log its warnings.
+
+    Unset ports are chosen when they are bound, so that no other process can take them in between.
+
+    Raises:
+        ConfigError: the configuration is not valid or defines no servers.
+    """
+    parser = GlobalConfigDictParser()
+    resolved = parser.resolve(parser_config.model_copy(update={"offline": True}))
+    for warning in resolved.warnings:
+        logger.warning(warning)
+    config = with_open_head_port(resolved)
+    parser.raise_on_no_server_instances(config)
+    return config
 
 
 async def _find_and_install(

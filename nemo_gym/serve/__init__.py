@@ -7,7 +7,7 @@ on. Such endpoints are called directly; all others through FastAPI.
 - `app`: the FastAPI app of our servers; `endpoints`: plain JSON endpoints and their requests
 - `validation_problems`: bounded problems of invalid requests and answers
 - `session`: session cookies and values per session; `correlation`: rollout ids in paths and which calls have them
-- `failures`: error answers and deadlines (middleware)
+- `failures`: error answers and deadlines (middleware); `cancellation`: cancel rollouts from outside
 - `mcp`, `mcp_tools`: tools over the Model Context Protocol; `profiling`: CPU profiles of a server
 - `head`: routes of the head server; `addresses`: addresses and blocks of the instances of a configuration
 - `webserver`, `uvicorn_server`: serve an app in this process; `http_protocol`: limits on HTTP connections

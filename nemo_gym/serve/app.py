@@ -18,6 +18,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.serve.call_handler import CallHandler, has_only_known_layers
+from nemo_gym.serve.cancellation import answer_cancel, is_cancel_request
+from nemo_gym.serve.correlation import ROLLOUT_PREFIX_START
 from nemo_gym.serve.endpoints import OUTCOME_KEY, EndpointRouter, GymRequest, json_bytes
 from nemo_gym.serve.failures import ExitGuard, FailureMiddleware, contain_stream
 from nemo_gym.serve.validation_problems import shown_problems
@@ -52,6 +54,9 @@ class GymApp(FastAPI):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request to a plain JSON endpoint directly, and other requests through FastAPI."""
         if scope["type"] == "http" and OUTCOME_KEY not in scope:
+            if scope["path"].startswith(ROLLOUT_PREFIX_START) and is_cancel_request(scope):
+                await answer_cancel(scope, send)
+                return
             handler = self.call_handler
             if handler is not None and await handler.serve_http(scope, receive, send):
                 return

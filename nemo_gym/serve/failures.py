@@ -78,9 +78,10 @@ def contain_stream(response: Response) -> Response:
 class FailureMiddleware:
     """Turn exceptions into JSON answers.
 
-    The status is 504 for an exceeded deadline, 410 for a lost session, 400 for an incomplete request and 500 for all
-    other exceptions. The answer to a failed nested call contains the body of the callee's error. The headers of every
-    error answer name the server that failed first. Cancellation is not caught. `redact` removes secrets from the text.
+    The status is 504 for an exceeded deadline, 410 for a lost session, 400 for an incomplete request, 422 if a nested
+    call to a server of the run was answered with 422, and 500 for all other exceptions. The answer to a failed nested
+    call contains the body of the callee's error. The headers of every error answer name the server that failed first.
+    Cancellation is not caught. `redact` removes secrets from the text.
     """
 
     LAYER = "failures"
@@ -144,7 +145,9 @@ class FailureMiddleware:
             # Not the repr of the error, which contains the request headers with cookies and keys.
             problem = f"{error.request_info.real_url} answered {error.status}: {inner[:2000]}"
             logger.error("%s: %s failed: %s", server, request, self._for_log(problem))
-            return 500, f"Hit an exception in {server} calling an inner server: {inner}"
+            # A server of the run refused the content of the request, which comes from the row: trying again is useless.
+            is_bad_row = error.status == 422 and error.headers is not None and FAILED_HEADER in error.headers
+            return 422 if is_bad_row else 500, f"Hit an exception in {server} calling an inner server: {inner}"
         if isinstance(error, ClientDisconnect):
             logger.warning("%s: %s: the client closed the connection before its request was complete", server, request)
             return 400, "the request is not complete"

@@ -3,14 +3,22 @@
 A body above `max_body_bytes` is refused with 413: by its `Content-Length` before it is read, otherwise as soon as more
 has arrived. A head above `MAX_HEAD_BYTES` is refused with 431. A connection on which a request arrives too slowly, or
 not at all, is closed, so that slow clients cannot use up the open files of a server.
+
+A client that closes its connection before it has the answer cancels the request: the handler ends where it waits, and
+with it the calls that it awaits.
 """
 
 import asyncio
+import logging
+from functools import partial
 
 import orjson
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from nemo_gym.transport.large_bodies import limits, too_long_request
+
+logger = logging.getLogger("nemo_gym.serve")
 
 MAX_HEAD_BYTES = 256 * 1024
 HEAD_SECONDS = 30.0
@@ -39,6 +47,10 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         self._is_refused = False
         self._timer: asyncio.TimerHandle | None = None
         self._received_bytes = self._bytes_at_check = 0
+        self._running: asyncio.Task[None] | None = None
+        """The task of the request that is being answered."""
+        self._answer: RequestResponseCycle | None = None
+        self._is_lost = False
         self._begin_request()
 
     def _begin_request(self) -> None:
@@ -74,7 +86,22 @@ class GuardedHttpProtocol(HttpToolsProtocol):
             if name == b"content-length" and int(value) > limits.body:
                 self._refuse(413, too_long_request(limits.body))
                 return
+        app = self.app
+        self.app = partial(self._serve_until_disconnect, app)
         super().on_headers_complete()
+        self.app = app
+
+    async def _serve_until_disconnect(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the app; `connection_lost` cancels it if the answer is not complete by then."""
+        self._running, self._answer = asyncio.current_task(), getattr(send, "__self__", None)
+        try:
+            await app(scope, receive, send)
+        except asyncio.CancelledError:
+            if not self._is_lost:
+                raise
+            logger.debug("%s %s was cancelled: the client closed the connection", scope["method"], scope["path"])
+        finally:
+            self._running = self._answer = None
 
     def on_body(self, body: bytes) -> None:
         if self._is_refused:
@@ -94,6 +121,10 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
+        # After a complete answer the task only runs background work, which goes on.
+        if self._running is not None and self._answer is not None and not self._answer.response_complete:
+            self._is_lost = True
+            self._running.cancel()
 
     def _check_progress(self) -> None:
         """Close the connection if the request did not arrive in time; otherwise check again later."""

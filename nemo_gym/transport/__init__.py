@@ -13,6 +13,7 @@ Other modules:
 - `model_client`: the OpenAI client of model servers and its concurrency limit
 - `shared_semaphore`: concurrency limits across processes
 - `call_timing`: pending calls of each rollout, and the time it spent in each phase
+- `reply_log`: the model replies of a rollout, for cancelled rollouts
 - `client_response`: reading responses; `response_errors`: errors that name the server
 - `asgi`: ASGI to `Call` and `Reply` and back
 - `large_bodies`: limits on the size of bodies, memory for large answers, decompression

@@ -317,6 +317,8 @@ class Allowance:
     tokens: int | None = None
     request_seconds: float | None = None
     """Timeout of any call, if `request_timeout_seconds` is set; the other timeouts are not longer."""
+    keep_replies: int | None = None
+    """Not a limit: 1 if the agent keeps the model replies, so that the rollout returns them when it is cancelled."""
 
     def header_value(self) -> str:
         """Return the value of `ALLOWANCE_HEADER`; limits that are None are omitted."""
@@ -397,7 +399,7 @@ def parse_allowance(value: str | bytes | None) -> Allowance | None:
     for part in header.split(";"):
         name, _, number = part.strip().partition("=")
         if name in names:
-            limits[name] = _parse_positive(number, whole=name in ("steps", "tokens"))
+            limits[name] = _parse_positive(number, whole=name in ("steps", "tokens", "keep_replies"))
     return Allowance(**limits)
 
 

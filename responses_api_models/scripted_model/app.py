@@ -37,6 +37,8 @@ from nemo_gym.openai_utils import (
     NeMoGymSummary,
 )
 from nemo_gym.transport import deadlines
+from nemo_gym.wire.base import has_token_fields
+from nemo_gym.wire.responses import training_variant_of
 from responses_api_models.scripted_model.script import Fault, Play, Scene, ScriptedCall, Turn
 
 MODEL_ITEM_TYPES = frozenset({"function_call", "reasoning"})
@@ -55,6 +57,8 @@ class ScriptedModelConfig(BaseResponsesAPIModelConfig):
     """Seed for choices if the request has none."""
     model: str = "scripted"
     """Model name in every reply."""
+    token_ids: bool = False
+    """Add token fields to replies of the Responses dialect, one token for each byte, to test trainers offline."""
 
     @model_validator(mode="after")
     def _check_one_source(self) -> Self:
@@ -82,6 +86,8 @@ class ScriptedModel(SimpleResponsesAPIModel):
         scene = Scene(number, conversation, list(body.tools or ()), seed_of(body, self.config.seed))
         turn = self.next_turn(scene)
         reply = as_response(turn, number, body, self.config.model)
+        if self.config.token_ids:
+            add_token_fields(reply, conversation)
         return await self._send(turn, number, reply)  # type: ignore[return-value]
 
     async def chat_completions(
@@ -244,6 +250,25 @@ def as_response(
             total_tokens=read + written + reasoning,
         ),
     )
+
+
+def add_token_fields(reply: NeMoGymResponse, conversation: Sequence[Any]) -> None:
+    """Set the token fields of the last item. The prompt continues the tokens of the last turn that has them."""
+    prompt: list[int] = []
+    new_items: list[Any] = []
+    for item in conversation:
+        if has_token_fields(item):
+            prompt, new_items = [*item["prompt_token_ids"], *item["generation_token_ids"]], []
+        else:
+            new_items.append(item)
+    generation = list(orjson.dumps([item.model_dump(exclude_unset=True) for item in reply.output]))
+    fields = {
+        "prompt_token_ids": prompt + list(orjson.dumps(new_items)),
+        "generation_token_ids": generation,
+        "generation_log_probs": [-1 / (1 + token) for token in generation],
+    }
+    last = reply.output[-1]
+    reply.output[-1] = training_variant_of(type(last)).model_validate({**last.model_dump(exclude_unset=True), **fields})
 
 
 def as_chat_completion(turn: Turn, number: int, model: str) -> NeMoGymChatCompletion:

@@ -8,12 +8,12 @@ from pydantic import Field
 
 from nemo_gym import component_search_roots, global_config
 from nemo_gym.cli.env.start import POLL_SECONDS, ServersNotRunning
+from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config_types import BaseNeMoGymCLIConfig, BaseServerConfig
 from nemo_gym.errors import GymError
-from nemo_gym.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig
+from nemo_gym.global_config import HEAD_SERVER_KEY_NAME, GlobalConfigDictParserConfig
 from nemo_gym.launch.background_run import BackgroundRun
-from nemo_gym.launch.ports import with_open_head_port
-from nemo_gym.launch.run import Run
+from nemo_gym.launch.run import Run, runnable_config
 from nemo_gym.launch.supervisor import ServerDidNotStart
 from nemo_gym.server_utils import ServerClient, ServerStatus
 
@@ -75,6 +75,8 @@ class RunHelper:
     def __init__(self) -> None:
         self._background: BackgroundRun | None = None
         self._run: Run | None = None
+        self._server_client: ServerClient | None = None
+        """A client for the servers; trainers read `_server_client.head_server_config`."""
 
     def start(self, global_config_dict_parser_config: GlobalConfigDictParserConfig | None = None) -> None:
         """Read the configuration, start its servers, and return when all are ready; a dry run only constructs them.
@@ -88,14 +90,7 @@ class RunHelper:
         """
         if self._background is not None:
             raise ServersNotRunning("this helper has been started already", fix="call shutdown() before start()")
-        parser_config = global_config_dict_parser_config or GlobalConfigDictParserConfig()
-        parser = GlobalConfigDictParser()
-        # Offline: unset ports are chosen when they are bound, so that no other process can take them in between.
-        resolved = parser.resolve(parser_config.model_copy(update={"offline": True}))
-        for warning in resolved.warnings:
-            logger.warning(warning)
-        config = with_open_head_port(resolved)
-        parser.raise_on_no_server_instances(config)
+        config = runnable_config(global_config_dict_parser_config or GlobalConfigDictParserConfig())
         self._background = BackgroundRun(config, component_search_roots())
         atexit.register(self.shutdown)
         try:
@@ -104,7 +99,22 @@ class RunHelper:
             self.shutdown()
             raise
         global_config._GLOBAL_CONFIG_DICT = config
+        self._server_client = ServerClient(
+            head_server_config=BaseServerConfig.model_validate(as_dict(config[HEAD_SERVER_KEY_NAME])),
+            global_config_dict=config,
+        )
         self.display_server_instance_info()
+
+    @property
+    def head(self) -> BaseServerConfig:
+        """The address of the head server, to pass to `run_examples` or to a client in another process.
+
+        Raises:
+            ServersNotRunning: the helper has not been started.
+        """
+        if self._server_client is None:
+            raise ServersNotRunning("no servers have been started", fix="call start() first")
+        return self._server_client.head_server_config
 
     def shutdown(self) -> None:
         """Stop every server and release every port, in bounded time. Idempotent."""
@@ -172,9 +182,8 @@ class RunHelper:
 
     def check_http_server_statuses(self) -> list[tuple[str, ServerStatus]]:
         """Return the name of every server and the result of its `GET /`."""
-        run = self._started_run()
-        head = BaseServerConfig.model_validate(dict(run.config["head_server"]))
-        client = ServerClient(head_server_config=head, global_config_dict=run.config)
+        run, client = self._started_run(), self._server_client
+        assert client is not None
         return [(instance.name, client.poll_for_status(instance.name)) for instance in run.instances]
 
     def display_server_instance_info(self) -> None:

@@ -1,0 +1,70 @@
+"""`Admission`: when a session may start another rollout, by pauses and by the staleness bound."""
+
+import asyncio
+from dataclasses import replace
+
+from nemo_gym.training.types import Rollout
+
+STALE = "stale"
+
+
+class Admission:
+    """The current weight version, and how many rollouts may be started with it.
+
+    Staleness is the number of weight updates between the oldest token of a rollout and its delivery. If the trainer
+    uses `batch_size` rollouts for each update, rollouts started beyond `(max_staleness + updates + 1) * batch_size`
+    would be delivered too late, so they wait for the next update.
+    """
+
+    def __init__(self, version: int, batch_size: int | None) -> None:
+        self.version = version
+        self._first_version = version
+        self._batch_size = batch_size
+        self._issued = 0
+        self._pauses = 0
+        self._changed = asyncio.Event()
+
+    def capacity(self, max_staleness: int | None) -> int | None:
+        """Return how many rollouts may be started now; None if staleness or the batch size is not limited."""
+        if max_staleness is None or self._batch_size is None:
+            return None
+        updates = self.version - self._first_version
+        return max(0, (max_staleness + updates + 1) * self._batch_size - self._issued)
+
+    async def admit(self, max_staleness: int | None) -> None:
+        """Wait until a rollout may be started, and count it."""
+        while self._pauses or self.capacity(max_staleness) == 0:
+            await self._changed.wait()
+        self._issued += 1
+
+    def give_back(self) -> None:
+        """Allow another rollout in place of one that cannot be used."""
+        self._issued -= 1
+        self._notify()
+
+    def pause(self) -> None:
+        self._pauses += 1
+
+    def resume(self) -> None:
+        self._pauses -= 1
+        self._notify()
+
+    def set_version(self, version: int) -> None:
+        self.version = version
+        self._notify()
+
+    def is_stale(self, version: int, max_staleness: int | None) -> bool:
+        """Return whether tokens of `version` may not be used any more."""
+        return max_staleness is not None and self.version - version > max_staleness
+
+    def checked(self, rollout: Rollout, start_version: int, max_staleness: int | None) -> Rollout:
+        """Return the rollout; not trainable if it is stale by now. The engine's versions count, if it reports them."""
+        version = rollout.weight_version[0] if rollout.weight_version else start_version
+        if not rollout.trainable or not self.is_stale(version, max_staleness):
+            return rollout
+        why_not = f"{STALE}: version {version} at version {self.version}, more than {max_staleness} behind"
+        return replace(rollout, trainable=False, why_not=why_not)
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

@@ -1,0 +1,95 @@
+"""The model replies of a rollout, kept while it runs so that a cancelled rollout can return what was generated.
+
+`ServerClient` adds the reply of every model call if the current context has a log. Agents have one if the collector
+asks for it (`Allowance.keep_replies`).
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from nemo_gym.keys import MODELS
+from nemo_gym.transport.client_response import get_response_json
+
+ReplyT = TypeVar("ReplyT")
+
+READ_SECONDS = 0.25
+"""Time for reading a reply whose body had not arrived when the rollout was cancelled."""
+
+
+class ReplyLog:
+    """The replies of the model calls of one rollout, and the last request, which repeats the tool outputs."""
+
+    __slots__ = ("_last_request", "_replies")
+
+    def __init__(self) -> None:
+        self._last_request: Any = None
+        self._replies: list[Any] = []
+
+    def add(self, request: Any, reply: Any) -> None:
+        """Add the reply of a model call."""
+        self._last_request = request
+        self._replies.append(reply)
+
+    async def prefix_response(self) -> dict[str, Any] | None:
+        """Return the replies as one Responses object: all items, with the tool outputs the model has seen.
+
+        None if no model call was answered. Replies of other dialects, failed replies and unreadable ones are left out.
+        """
+        responses = [response for reply in self._replies if (response := await _read_response(reply)) is not None]
+        if not responses:
+            return None
+        tool_outputs = _tool_outputs(self._last_request)
+        items: list[Any] = []
+        for response in responses:
+            items += response["output"]
+            call_ids = [item.get("call_id") for item in response["output"] if item.get("type") == "function_call"]
+            items += [tool_outputs[call_id] for call_id in call_ids if call_id in tool_outputs]
+        return {
+            **responses[-1],
+            "output": items,
+            "usage": _summed_usage(response.get("usage") for response in responses),
+        }
+
+
+async def _read_response(reply: Any) -> dict[str, Any] | None:
+    """Return the body of a reply; None if it is not a complete Responses object."""
+    if getattr(reply, "status", 500) >= 400:
+        return None
+    with suppress(Exception):  # a reply that cannot be read adds nothing to the prefix
+        async with asyncio.timeout(READ_SECONDS):
+            body = await get_response_json(reply)
+        if isinstance(body, dict) and isinstance(body.get("output"), list):
+            return body
+    return None
+
+
+def _tool_outputs(request: Any) -> dict[str, Any]:
+    """Return the tool outputs in the input of a model request, by call id."""
+    body = request.model_dump(mode="json", exclude_unset=True) if isinstance(request, BaseModel) else request
+    items = body.get("input") if isinstance(body, Mapping) else None
+    outputs = [item for item in items if isinstance(item, Mapping)] if isinstance(items, list) else []
+    return {str(item.get("call_id")): dict(item) for item in outputs if item.get("type") == "function_call_output"}
+
+
+def _summed_usage(usages: Iterable[Any]) -> dict[str, Any] | None:
+    """Return the sums of the counts of all calls; None if no call reports any."""
+    reported = [usage for usage in usages if isinstance(usage, Mapping)]
+    names = ("input_tokens", "output_tokens", "total_tokens")
+    return {name: sum(usage.get(name) or 0 for usage in reported) for name in names} if reported else None
+
+
+_log: ContextVar[ReplyLog | None] = ContextVar("nemo_gym_reply_log", default=None)
+set_current_log = _log.set
+
+
+def keep_reply(server_type: str, request: Any, reply: ReplyT) -> ReplyT:
+    """Add a reply to the log of the current rollout if it has a log and a model was called; return the reply."""
+    log = _log.get()
+    if log is not None and server_type == MODELS:
+        log.add(request, reply)
+    return reply
