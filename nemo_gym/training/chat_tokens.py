@@ -8,6 +8,7 @@ that the model never sampled.
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -128,10 +129,8 @@ def _for_template(message: Message) -> Json:
 
 def _call_for_template(call: Message) -> Json:
     function = dict(call["function"])
-    try:
+    with suppress(ValueError, RecursionError):  # invalid JSON of a model is shown unchanged
         function["arguments"] = json.loads(function.get("arguments") or "{}")
-    except (ValueError, RecursionError):
-        pass  # invalid JSON of a model is shown unchanged
     return {"type": "function", "id": call.get("id"), "function": function}
 
 

@@ -70,9 +70,7 @@ def logprobs_of_samples(model: nn.Module, samples: Sequence[Sample]) -> dict[int
     """Return the log-probs of each sample as a list, by `id(sample)`: the trainer's side of `check_parity`."""
     with torch.no_grad():
         computed = token_logprobs(model, samples).tolist() if samples else []
-    return {
-        id(sample): row[: len(sample.token_ids)] for sample, row in zip(samples, computed, strict=True)
-    }
+    return {id(sample): row[: len(sample.token_ids)] for sample, row in zip(samples, computed, strict=True)}
 
 
 def policy_loss(model: nn.Module, sequences: Sequence[TrainingSequence], clip: float) -> tuple[Tensor, float]:
@@ -111,7 +109,7 @@ def update_policy(
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
         optimizer.step()
-        loss_value = float(loss)
+        loss_value = float(loss.detach())
     return UpdateResult(tokens, loss_value, clipped)
 
 

@@ -1,7 +1,7 @@
-"""The model of `gym train demo`: a transformer of one layer with a vocabulary of 21 words, made from nothing.
+"""The model of `gym train demo`: a transformer of two layers with a vocabulary of 21 words, made from nothing.
 
-It starts with random weights, except that attention begins as a copy: the value and output projections are the identity,
-and the output uses the word embeddings. So the words of the conversation are a little more likely than others, and
+It starts with random weights, except that attention begins as a copy: the value and output projections are the
+identity, and the output uses the word embeddings. So the words of the conversation are a little more likely than others, and
 reinforcement learning has something to reinforce. A model without this would need pre-training to find the tool.
 """
 
@@ -109,7 +109,7 @@ class TinyTransformer(nn.Module):
     context_length = CONTEXT_LENGTH
 
     def __init__(
-        self, *, width: int = 64, heads: int = 4, layers: int = 1, copy_strength: float = 2.0, logit_scale: float = 0.5
+        self, *, width: int = 64, heads: int = 4, layers: int = 2, copy_strength: float = 2.0, logit_scale: float = 0.5
     ) -> None:
         super().__init__()
         self.words, self.positions = nn.Embedding(len(WORDS), width), nn.Embedding(CONTEXT_LENGTH, width)

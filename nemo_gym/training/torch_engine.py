@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -82,6 +81,8 @@ class TorchEngine:
         self._waiting: deque[_Request] = deque()
         self._running: list[_Request] = []
         self._version = 0
+        self.tokens_generated = 0
+        """Number of tokens sampled since the start."""
         self._paused = False
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="nemo-gym-torch-engine", daemon=True)
@@ -170,6 +171,7 @@ class TorchEngine:
             failed, self._running = self._running, []
             problem = ModelFailed(f"the model failed: {type(error).__name__}: {error}")
             return [(request, problem) for request in failed]
+        self.tokens_generated += len(tokens)
         finished: list[tuple[_Request, Generation | Exception]] = []
         for request, token, log_prob in zip(self._running, tokens, log_probs, strict=True):
             request.tokens.append(token)

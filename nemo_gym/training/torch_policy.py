@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from nemo_gym.errors import GymError, ModelFailed
 from nemo_gym.training.chat_tokens import ChatTokenizer, ParseReply, parse_hermes, render_prompt
+from nemo_gym.training.policy import Policy
 from nemo_gym.training.torch_engine import Generation, TorchEngine
 
 Json = dict[str, Any]
@@ -53,7 +54,7 @@ class RequestRefused(GymError):
         self.api_code = code
 
 
-class TorchPolicy:
+class TorchPolicy(Policy):
     """A torch model behind an HTTP endpoint of this process, for use as the policy of a session.
 
     All methods may be called from any thread. `close` it, or use it as a context manager.
@@ -70,30 +71,20 @@ class TorchPolicy:
         model_name: str = "policy",
     ) -> None:
         self.engine = engine
-        self.model_name = model_name
         self.settings = settings
         self._tokenizer, self._end_ids, self._parse = tokenizer, frozenset(end_ids), parse
-        self._api_key = secrets.token_urlsafe(24)
         self._loop = asyncio.new_event_loop()
         self._runner: web.AppRunner | None = None
         self._thread = threading.Thread(target=self._run_loop, name="nemo-gym-policy", daemon=True)
         self._thread.start()
-        self.base_url: str = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(START_SECONDS)
-        """The URL of the endpoint, up to and including `/v1`."""
+        base_url = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(START_SECONDS)
+        super().__init__(base_url, model_name, api_key=secrets.token_urlsafe(24))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def overrides(self) -> dict[str, Any]:
-        """Return the configuration keys by which the model server finds the engine."""
-        return {
-            "policy_base_url": self.base_url,
-            "policy_api_key": self._api_key,
-            "policy_model_name": self.model_name,
-        }
 
     def update(self, weights: "nn.Module | Mapping[str, Tensor]", *, version: int) -> None:
         """Copy new weights into the engine between two steps, and set their version.
@@ -104,19 +95,15 @@ class TorchPolicy:
         self.engine.update(weights, version)
 
     async def pause(self) -> None:
-        """Stop generating until `resume`; requests in flight wait, and new ones queue."""
         await asyncio.to_thread(self.engine.pause)
 
     async def resume(self) -> None:
-        """Go on after `pause`."""
         self.engine.resume()
 
     async def set_version(self, version: int) -> None:
-        """Set the version that the engine reports with what it generates from now on."""
         await asyncio.to_thread(self.engine.update, None, version)
 
     async def version(self) -> int | None:
-        """Return the version of the weights."""
         return self.engine.version
 
     def close(self) -> None:
@@ -189,9 +176,7 @@ class TorchPolicy:
 
     def _submit(self, prompt: list[int], max_tokens: int, body: Json) -> "Future[Generation]":
         temperature = _first_set(body.get("temperature"), self.settings.temperature)
-        return self.engine.submit(
-            prompt, max_tokens=max_tokens, temperature=float(temperature), seed=body.get("seed")
-        )
+        return self.engine.submit(prompt, max_tokens=max_tokens, temperature=float(temperature), seed=body.get("seed"))
 
     def _reply(self, prompt: list[int], generation: Generation) -> Json:
         """Build the chat completion, with the token fields on its message."""
@@ -286,7 +271,9 @@ def _check_request(body: Any) -> None:
     unbiased = {"top_p": (None, 1, 1.0), "top_k": (None, 0, -1), "min_p": (None, 0, 0.0)}
     for name, neutral in unbiased.items():
         if body.get(name) not in neutral:
-            raise RequestRefused(f"{name}: the log-probs would not be those of the policy; only temperature is supported")
+            raise RequestRefused(
+                f"{name}: the log-probs would not be those of the policy; only temperature is supported"
+            )
     if body.get("tool_choice") not in (None, "auto", "none") or body.get("response_format") not in (None, {}):
         raise RequestRefused("tool_choice, response_format: this policy samples without a grammar")
 

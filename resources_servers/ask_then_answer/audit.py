@@ -18,7 +18,14 @@ def oracle(row: dict[str, Any]) -> Reply:
 
 def odd_forms(row: dict[str, Any]) -> list[Reply]:
     digit = row["digit"]
-    texts = (f"{digit}", f" {digit}\n", f"{digit}!", f"It is {digit}, I say {digit}.", f"**{digit}**", f"Digit: {digit}")
+    texts = (
+        f"{digit}",
+        f" {digit}\n",
+        f"{digit}!",
+        f"It is {digit}, I say {digit}.",
+        f"**{digit}**",
+        f"Digit: {digit}",
+    )
     forms: list[Reply] = [[*_asked(digit), message(text)] for text in texts]
     forms.append([*_asked(digit), *tool_call("ask", {}, {"digit": digit}, call_id="again"), message(f"{digit}")])
     forms.append([message("I ask first."), *_asked(digit), message(f"{digit}")])

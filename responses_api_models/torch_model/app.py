@@ -27,8 +27,8 @@ from responses_api_models.vllm_model.request_body import settings_in_metadata
 Json = dict[str, Any]
 
 ENGINE_FIELDS = (
-    "messages", "tools", "tool_choice", "response_format", "temperature", "top_p", "max_completion_tokens", "max_tokens",
-    "seed", "n",
+    "messages", "tools", "tool_choice", "response_format", "temperature", "top_p", "max_completion_tokens",
+    "max_tokens", "seed", "n",
 )  # fmt: skip
 """Fields of a chat request that the engine reads."""
 
