@@ -1,8 +1,9 @@
 """The model of `gym train demo`: a transformer of two layers with a vocabulary of 21 words, made from nothing.
 
 It starts with random weights, except that attention begins as a copy: the value and output projections are the
-identity, and the output uses the word embeddings. So the words of the conversation are a little more likely than others, and
-reinforcement learning has something to reinforce. A model without this would need pre-training to find the tool.
+identity, and the output uses the word embeddings. So the words of the conversation are a little more likely than
+others, the last ones most, and reinforcement learning has something to reinforce. Without this, the model would need
+pre-training to find the tool.
 """
 
 import re
@@ -92,12 +93,12 @@ class Block(nn.Module):
         for layer in (self.query_key, self.value, self.output):
             nn.init.zeros_(layer.bias)
 
-    def forward(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, bias: Tensor) -> Tensor:
         batch, length, width = hidden.shape
         normal = self.norm_attention(hidden)
         query, key = self.query_key(normal).chunk(2, dim=-1)
         heads = [part.view(batch, length, self.heads, -1).transpose(1, 2) for part in (query, key, self.value(normal))]
-        attended = functional.scaled_dot_product_attention(*heads, attn_mask=allowed)
+        attended = functional.scaled_dot_product_attention(*heads, attn_mask=bias)
         hidden = hidden + self.output(attended.transpose(1, 2).reshape(batch, length, width))
         result: Tensor = hidden + self.feed(self.norm_feed(hidden))
         return result
@@ -116,15 +117,22 @@ class TinyTransformer(nn.Module):
         self.blocks = nn.ModuleList(Block(width, heads, copy_strength) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.logit_scale = logit_scale
+        # As in ALiBi: attention decreases with the distance, at another rate in each head.
+        self.register_buffer("slopes", 0.5 ** torch.arange(1, heads + 1), persistent=False)
         nn.init.normal_(self.words.weight, std=width**-0.5)
         nn.init.normal_(self.positions.weight, std=0.02)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        length = input_ids.shape[1]
-        hidden = self.words(input_ids) + self.positions.weight[:length]
-        causal = torch.ones(length, length, dtype=torch.bool, device=input_ids.device).tril()
-        allowed = causal & attention_mask.bool()[:, None, None, :]
+        length, is_token = input_ids.shape[1], attention_mask.bool()
+        positions = (is_token.cumsum(1) - 1).clamp(min=0)  # the same with padding on either side
+        hidden = self.words(input_ids) + self.positions(positions)
+        steps = torch.arange(length, device=input_ids.device)
+        distances = steps[:, None] - steps[None, :]
+        # Every position sees itself: a row without any key would be NaN, and padding must not become NaN.
+        allowed = ((distances >= 0) & is_token[:, None, None, :]) | (distances == 0)
+        bias = -self.slopes[:, None, None] * distances
+        bias = torch.where(allowed, bias, torch.full_like(bias, -torch.inf))
         for block in self.blocks:
-            hidden = block(hidden, allowed)
+            hidden = block(hidden, bias)
         logits: Tensor = functional.linear(self.norm(hidden), self.words.weight) * self.logit_scale
         return logits
