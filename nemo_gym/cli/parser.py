@@ -52,6 +52,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
         "prepare, publish and export rows",
         _group_modules("dataset", "collate render export upload download migrate rm"),
     ),
+    "train": ("train a model", _group_modules("train", "demo")),
     "dev": ("work on NeMo Gym itself", _group_modules("dev", "test reinstall")),
 }
 """Group -> (purpose, command -> module)."""

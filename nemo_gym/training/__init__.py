@@ -8,6 +8,10 @@
 - `adapters`: rollouts in the form that each trainer reads
 - `sessions`: start or connect to servers; `stream`, `groups`: rollouts as they end, groups; `sync`: without a loop
 - `policy`: the engine of the model that is trained; `admission`: pauses and the staleness bound
+- `gates`: what must hold in every step; `chat_tokens`: prompts that keep the ids of earlier turns
+- with torch: `torch_policy`, `torch_engine`: serve the model from the trainer's process; `grpo`; `demo`, `demo_files`,
+  `tiny_model`: `gym train demo`
+- `adapters`: one module per trainer
 - `export`: the command `gym dataset export --format samples`
 """
 
@@ -24,16 +28,19 @@ if TYPE_CHECKING:
     from nemo_gym.training.policy import Policy
     from nemo_gym.training.sessions import Gym, session
     from nemo_gym.training.sync import SyncGym, sync_session
+    from nemo_gym.training.torch_policy import TorchPolicy, serve_policy
 
 _LOADED_ON_USE = {
     "Group": "groups",
     "Gym": "sessions",
     "Policy": "policy",
     "SyncGym": "sync",
+    "TorchPolicy": "torch_policy",
+    "serve_policy": "torch_policy",
     "session": "sessions",
     "sync_session": "sync",
 }
-"""Names by module; these modules import the launcher, which readers of samples do not need."""
+"""Names by module; these modules import the launcher or torch, which readers of samples do not need."""
 
 __all__ = [
     "BrokenPrompt",
@@ -47,12 +54,14 @@ __all__ = [
     "Span",
     "SyncGym",
     "TokenFieldsError",
+    "TorchPolicy",
     "check_parity",
     "group_advantages",
     "read_samples",
     "rollout_of",
     "samples_of",
     "samples_table",
+    "serve_policy",
     "session",
     "sync_session",
     "write_samples",

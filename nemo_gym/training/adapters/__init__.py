@@ -13,6 +13,7 @@ trainer's package only if they build its objects.
 - `skyrl`: SkyRL's generator output
 - `slime`: slime's samples
 - `tinker`: Tinker's trajectories
+- `trl`: TRL's `rollout_func`
 - `verl`: verl's `DataProto`
 """
 

@@ -1,0 +1,1 @@
+"""`gym train`: train a model with rollouts, one module per command."""

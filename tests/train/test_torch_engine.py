@@ -1,0 +1,163 @@
+"""The engine samples what the model says, whatever else is in the batch, and weights change only between steps."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: python3 dev.py train")
+
+from nemo_gym.errors import ModelFailed  # noqa: E402
+from nemo_gym.training.grpo import token_logprobs  # noqa: E402
+from nemo_gym.training.tiny_model import WORDS, TinyTransformer  # noqa: E402
+from nemo_gym.training.torch_engine import Generation, TorchEngine  # noqa: E402
+from nemo_gym.training.types import Sample  # noqa: E402
+
+SECONDS = 60.0
+PROMPTS = [[2, 6, 7], [2, 0, 0, 9, 5, 3], [2], [2, 6, 7, 8, 9, 10, 5, 3]]
+NO_END = len(WORDS)
+"""An id that is never sampled, so that every reply has the full length."""
+
+
+@pytest.fixture
+def model() -> TinyTransformer:
+    torch.manual_seed(0)
+    return TinyTransformer()
+
+
+@pytest.fixture
+def engine(model: TinyTransformer) -> Iterator[TorchEngine]:
+    engine = TorchEngine(model, [NO_END])
+    yield engine
+    engine.close()
+
+
+def sample_of(prompt: list[int], reply: Generation) -> Sample:
+    tokens = prompt + reply.token_ids
+    mask = [0] * len(prompt) + [1] * len(reply.token_ids)
+    return Sample(tokens, mask, [0.0] * len(prompt) + reply.log_probs, len(prompt), [])
+
+
+def gaps(model: TinyTransformer, prompt: list[int], reply: Generation) -> list[float]:
+    """Return the differences to the log-probs of a forward pass without padding."""
+    with torch.no_grad():
+        computed = token_logprobs(model, [sample_of(prompt, reply)])[0].tolist()
+    return [abs(ours - theirs) for ours, theirs in zip(reply.log_probs, computed[len(prompt) :], strict=True)]
+
+
+def test_log_probs_in_a_padded_batch_are_those_of_the_sequence_alone(
+    engine: TorchEngine, model: TinyTransformer
+) -> None:
+    """A mask made from token ids would hide the tokens that have the padding's id (0), as in the second prompt."""
+    futures = [engine.submit(prompt, max_tokens=8) for prompt in PROMPTS]
+    replies = [future.result(SECONDS) for future in futures]
+
+    assert max(gap for prompt, reply in zip(PROMPTS, replies, strict=True) for gap in gaps(model, prompt, reply)) < 1e-5
+    assert [reply.finish_reason for reply in replies] == ["length"] * 4
+
+
+def test_the_padding_token_counts_as_a_token_of_the_prompt(engine: TorchEngine) -> None:
+    """Two prompts that differ in such a token have different distributions."""
+    replies = [engine.submit(prompt, max_tokens=1, temperature=0.0).result(SECONDS) for prompt in ([2, 0, 0], [2])]
+
+    assert replies[0].log_probs != replies[1].log_probs
+
+
+def test_a_seed_gives_the_same_reply_in_any_batch(engine: TorchEngine) -> None:
+    """A rollout can be repeated although its neighbours in the batch differ."""
+    alone = engine.submit(PROMPTS[0], max_tokens=6, seed=7).result(SECONDS)
+    engine.pause()
+    others = [engine.submit(prompt, max_tokens=6) for prompt in PROMPTS]
+    together = engine.submit(PROMPTS[0], max_tokens=6, seed=7)
+    engine.resume()
+
+    assert together.result(SECONDS).token_ids == alone.token_ids
+    assert all(len(other.result(SECONDS).token_ids) == 6 for other in others)
+
+
+def test_sampling_follows_the_distribution(engine: TorchEngine, model: TinyTransformer) -> None:
+    """The log-probs belong to the tokens only if these are drawn from that distribution."""
+    with torch.no_grad():
+        ids = torch.tensor([PROMPTS[0]])
+        expected = model(ids, torch.ones_like(ids))[0, -1].softmax(-1)
+    futures = [engine.submit(PROMPTS[0], max_tokens=1) for _ in range(2000)]
+    counts = torch.bincount(torch.tensor([f.result(SECONDS).token_ids[0] for f in futures]), minlength=len(WORDS))
+
+    assert float((counts / 2000 - expected).abs().max()) < 0.05
+
+
+def test_the_end_token_ends_a_turn(model: TinyTransformer) -> None:
+    """What follows the end of a turn belongs to nobody."""
+    engine = TorchEngine(model, range(len(WORDS)))
+    try:
+        reply = engine.submit([2], max_tokens=8).result(SECONDS)
+    finally:
+        engine.close()
+
+    assert (len(reply.token_ids), reply.finish_reason) == (1, "stop")
+
+
+def test_a_pause_stops_between_two_tokens_and_an_update_is_seen_in_the_versions(model: TinyTransformer) -> None:
+    """A trainer must know which weights sampled a token; log-probs are those of the weights at that moment."""
+    first_step, go_on = threading.Event(), threading.Event()
+
+    class SlowModel(TinyTransformer):
+        def forward(self, *args: object, **options: object) -> object:
+            first_step.set()
+            assert go_on.wait(SECONDS)
+            return super().forward(*args, **options)  # type: ignore[arg-type]
+
+    engine = TorchEngine(TinyTransformer(), [NO_END])
+    engine._model.__class__ = SlowModel
+    try:
+        future = engine.submit([2], max_tokens=3)
+        assert first_step.wait(SECONDS)
+        updating = threading.Thread(target=engine.update, args=(model, 5))
+        updating.start()
+        assert engine.version == 0, "the step holds the lock"
+        go_on.set()
+        updating.join(SECONDS)
+        reply = future.result(SECONDS)
+    finally:
+        go_on.set()
+        engine.close()
+
+    assert reply.weight_version in (0, [0, 5], 5)  # the step may end before or after the update gets the lock
+    assert engine.version == 5
+
+
+def test_a_cancelled_request_frees_its_place(engine: TorchEngine) -> None:
+    """A client that has gone must not keep the engine busy."""
+    engine.pause()
+    futures = [engine.submit([2], max_tokens=1000 - 2) for _ in range(3)]
+    for future in futures:
+        assert future.cancel()
+    last = engine.submit([2], max_tokens=1)
+    engine.resume()
+
+    assert len(last.result(SECONDS).token_ids) == 1
+    assert engine.requests_in_flight == 0
+
+
+def test_a_model_that_returns_nan_fails_its_requests_and_not_the_engine(engine: TorchEngine) -> None:
+    """Weights that have diverged must not become samples."""
+    good = {name: value.clone() for name, value in engine._model.state_dict().items()}
+    engine.update({name: value * torch.nan for name, value in good.items()}, 1)
+    with pytest.raises(ModelFailed, match="not numbers"):
+        engine.submit([2], max_tokens=1).result(SECONDS)
+    engine.update(good, 2)
+
+    assert engine.submit([2], max_tokens=1).result(SECONDS).weight_version == 2
+
+
+def test_closing_fails_the_requests_in_flight(model: TinyTransformer) -> None:
+    """No caller waits for an engine that has ended."""
+    engine = TorchEngine(model, [NO_END])
+    engine.pause()
+    future = engine.submit([2], max_tokens=1)
+    engine.close()
+
+    with pytest.raises(ModelFailed, match="closed"):
+        future.result(SECONDS)
+    with pytest.raises(ModelFailed, match="closed"):
+        engine.submit([2], max_tokens=1)
