@@ -15,7 +15,7 @@ from uuid import uuid4
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from nemo_gym.errors import ConversionError
-from nemo_gym.wire.base import REQUIRED_TOKEN_FIELDS, TOKEN_FIELDS
+from nemo_gym.wire.base import GENERATION_FIELDS, REQUIRED_TOKEN_FIELDS, TOKEN_FIELDS
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,9 @@ def optional_text_at(holder: Json, key: str, path: str) -> str:
 
 
 def token_fields_at(holder: Json, path: str) -> Json:
-    """Return the token fields of a message or item; empty if it has none. The long arrays are not copied.
+    """Return the token fields of a message or item with its generation fields; empty without token fields.
+
+    The long arrays are not copied.
 
     Raises:
         ConversionError: a token field is set, but a required one is missing or not a list.
@@ -141,7 +143,7 @@ def token_fields_at(holder: Json, path: str) -> Json:
     for name in REQUIRED_TOKEN_FIELDS:
         if not isinstance(fields[name], list):
             raise ConversionError("expected a list", where=f"{path}.{name}")
-    return fields
+    return fields | {name: holder[name] for name in GENERATION_FIELDS if holder.get(name) is not None}
 
 
 def inexpressible(what: Any, dialect: str, path: str, fix: str | None = None) -> ConversionError:

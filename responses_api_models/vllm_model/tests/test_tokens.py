@@ -102,7 +102,7 @@ def lengths_differ() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (completion("four"), "no log-probabilities"),
+        (completion("four"), "without token ids and log-probabilities"),
         (ids_in_logprobs(("fo", -0.1)), "token without its id"),
         (lengths_differ(), "1 token ids and 2 log-probabilities"),
     ],
