@@ -26,7 +26,14 @@ from nemo_gym.transport.model_client import PacedOpenAI, validate_answer
 from nemo_gym.wire.base import has_token_fields
 from responses_api_models.vllm_model import audio, reply_body, request_body, token_transport
 from responses_api_models.vllm_model.settings import VLLMModelConfig
-from responses_api_models.vllm_model.token_splice import CannotSplice, Spliced, TemplateEnds, Turn, continues, splice
+from responses_api_models.vllm_model.token_splice import (
+    CannotSplice,
+    SplicedPrompt,
+    TemplateEnds,
+    Turn,
+    continues,
+    splice,
+)
 from responses_api_models.vllm_model.transport_log import TransportLog
 
 __all__ = ["VLLMModel", "VLLMModelConfig"]
@@ -215,7 +222,7 @@ class VLLMModel(SimpleResponsesAPIModel):
 
     async def _spliced_prompt(
         self, client: PacedOpenAI, request: Json, rendered: Json, turns: list[Turn]
-    ) -> tuple[Spliced | None, str | None]:
+    ) -> tuple[SplicedPrompt | None, str | None]:
         """Return the prompt that continues the earlier turns, or the reason why it cannot."""
         ids = token_transport.rendered_ids(rendered, self.config.name)
         if not turns:

@@ -71,7 +71,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Spliced:
+class SplicedPrompt:
     """A prompt that continues earlier turns, and the position in it of each segment of the rendered prompt."""
 
     token_ids: TokenIds
@@ -90,7 +90,7 @@ def continues(prompt: TokenIds, turn: Turn) -> bool:
     return prompt[:split] == turn.prompt and prompt[split:end] == turn.generated
 
 
-def splice(rendered: TokenIds, turns: list[Turn], ends: TemplateEnds) -> Spliced:
+def splice(rendered: TokenIds, turns: list[Turn], ends: TemplateEnds) -> SplicedPrompt:
     """Replace the part of `rendered` up to the end of the last turn by the tokens of that turn.
 
     Raises:
@@ -110,7 +110,7 @@ def splice(rendered: TokenIds, turns: list[Turn], ends: TemplateEnds) -> Spliced
     cut = theirs[len(own) - 1][1]  # the position of the token that ends the last turn
     kept = cut + 1 if last.is_closed or tokens[-1] == ends.turn_end else cut
     moved = [(start, segment.start) for segment, (start, _) in zip(own, theirs, strict=False)]
-    return Spliced(tokens + rendered[kept:], [*moved, (kept, len(tokens))])
+    return SplicedPrompt(tokens + rendered[kept:], [*moved, (kept, len(tokens))])
 
 
 def _segments(tokens: TokenIds, turns: list[Turn], ends: TemplateEnds) -> list[Segment]:

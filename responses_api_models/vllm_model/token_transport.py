@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from nemo_gym.errors import ModelFailed
-from responses_api_models.vllm_model.token_splice import Spliced, TokenIds
+from responses_api_models.vllm_model.token_splice import SplicedPrompt, TokenIds
 
 Json = dict[str, Any]
 
@@ -45,7 +45,7 @@ def rendered_ids(reply: Json, where: str) -> TokenIds:
     raise ModelFailed("the endpoint rendered a prompt without token ids", where=where)
 
 
-def generate_request(rendered: Json, request: Json, spliced: Spliced | None) -> Json:
+def generate_request(rendered: Json, request: Json, spliced: SplicedPrompt | None) -> Json:
     """Build the request to generate from the rendered prompt, with the tokens of earlier turns if there are any."""
     sampling = dict(rendered.get("sampling_params") or {})
     # The engine has computed the largest length for the prompt it rendered; it computes it again for this prompt.
