@@ -20,7 +20,7 @@ import pytest
 from nemo_gym.processes import exit_with_parent, signal_group
 
 SCRIPT = Path(__file__).with_name("tiny_model.py")
-START_SECONDS, CALL_SECONDS, MODEL_SECONDS = 240, 60, 240
+START_SECONDS, CALL_SECONDS, MODEL_SECONDS = 300, 60, 240
 MAX_MODEL_LEN = 512
 
 

@@ -17,6 +17,7 @@ PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "req
 TOOL = {"type": "function", "name": "weather", "parameters": PARAMETERS, "strict": False}
 ROLLOUTS, TURNS = 48, 4
 PARITY = 1e-4
+pytestmark = pytest.mark.timeout(600)  # the first test trains the model and starts the engine
 
 
 def policy(engine: RealEngine, transport: str, **settings: Any) -> VLLMModel:

@@ -5,10 +5,13 @@
   thoughts; a reasoning parser and a tool parser read the answers.
 - The log-probability of a token depends on every token before it, so a trainer that sees other tokens gets others.
 - It can splice by itself (as NeMo RL's does), lack the token transport, limit the context, and answer with faults.
+
+`python -m responses_api_models.vllm_model.tests.mock_engine PORT` serves one that asks for the weather three times.
 """
 
 import json
 import re
+import sys
 import zlib
 from array import array
 from collections.abc import AsyncIterator, Callable
@@ -254,3 +257,15 @@ async def serving(engine: MockEngine) -> AsyncIterator[MockEngine]:
     async with TestServer(app, shutdown_timeout=0.1) as server:
         engine.url = str(server.make_url("/v1"))
         yield engine
+
+
+def weather_script(turn: int) -> str:
+    """Call the tool of `example_single_tool_call` in three turns, then answer."""
+    call = '<tool_call>{"arguments": {"city":"Bern"},"name":"get_weather"}</tool_call>'
+    return f"<think>turn {turn}</think>{call}" if turn < 3 else "Take the coat."
+
+
+if __name__ == "__main__":
+    app = web.Application(client_max_size=2**30)
+    app.router.add_post("/{path:.*}", MockEngine(weather_script).handle)
+    web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=None)
