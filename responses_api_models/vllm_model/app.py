@@ -158,8 +158,10 @@ class VLLMModel(SimpleResponsesAPIModel):
     async def complete(self, client: PacedOpenAI, payload: Json) -> tuple[Json, list[int] | None]:
         """Return the endpoint's reply as a chat completion, and the token ids of the prompt if it was sent as ids."""
         if not self.config.use_completions_api:
-            messages = request_body.without_token_fields(payload["messages"], keep_last=True)
-            return await self.ask(client, "chat_completion", {**payload, "messages": messages}), None
+            if self.config.return_token_id_information:
+                messages = request_body.without_token_fields(payload["messages"], keep_last=True)
+                payload = {**payload, "messages": messages}
+            return await self.ask(client, "chat_completion", payload), None
         prompt: str | list[int]
         if not self.config.render_chat_template:
             prompt = request_body.bare_prompt(payload["messages"])
