@@ -70,7 +70,7 @@ class TokenDelivery:
         return isinstance(agent, Mapping) and token_id_capture_enabled_for_agent(self.servers, str(agent.get("name")))
 
     def with_unique_id(self, row: Row) -> Row:
-        """Return a row with a rollout id of its own, because a trainer may send the same row again."""
+        """Return a row with a new rollout id, because a trainer may send the same row again."""
         if row.get(ROLLOUT_ID_KEY_NAME) is not None or not self.takes_part(row):
             return row
         return {**row, ROLLOUT_ID_KEY_NAME: f"r-{uuid4().hex}"}

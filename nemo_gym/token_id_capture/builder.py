@@ -61,12 +61,12 @@ class BuiltChains(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Call:
+class _LinkedCall:
     """A call during the build, with its complete prompt."""
 
     entry: TokenEntry
-    parent: "_Call | None" = None
-    children: list["_Call"] = field(default_factory=list)
+    parent: "_LinkedCall | None" = None
+    children: list["_LinkedCall"] = field(default_factory=list)
     is_boundary: bool = False
     """The call continues another one that is unknown, so that its chain has no proven beginning."""
 
@@ -78,16 +78,16 @@ class _Call:
     def tokens(self) -> list[int]:
         return [*self.entry.prompt_token_ids, *self.entry.generation_token_ids]
 
-    def path(self) -> list["_Call"]:
+    def path(self) -> list["_LinkedCall"]:
         """Return the calls from the root to this one."""
-        path: list[_Call] = []
-        call: _Call | None = self
+        path: list[_LinkedCall] = []
+        call: _LinkedCall | None = self
         while call is not None:
             path.append(call)
             call = call.parent
         return path[::-1]
 
-    def link(self, parent: "_Call") -> None:
+    def link(self, parent: "_LinkedCall") -> None:
         self.parent = parent
         parent.children.append(self)
 
@@ -127,12 +127,12 @@ def _distinct_entries(entries: Iterable[TokenEntry], failures: Counter[str]) -> 
 
 def _calls_with_prompts(
     records: dict[str, TokenEntry], notes: BuildNotes, failures: Counter[str], left_out: Counter[str]
-) -> list[_Call]:
+) -> list[_LinkedCall]:
     """Return the calls with complete prompts and a generation, shortest prompt first."""
     complete: dict[str, TokenEntry | None] = {}
     for call_id in records:
         _complete_prompts(call_id, records, complete)
-    calls: list[_Call] = []
+    calls: list[_LinkedCall] = []
     for call_id, entry in records.items():
         whole = complete[call_id]
         if whole is None:
@@ -141,7 +141,7 @@ def _calls_with_prompts(
         elif not whole.generation_token_ids:
             notes.empty_generation_calls += 1
         else:
-            calls.append(_Call(whole))
+            calls.append(_LinkedCall(whole))
     return sorted(calls, key=lambda call: (len(call.entry.prompt_token_ids), call.entry.created_at, call.id))
 
 
@@ -167,7 +167,7 @@ def _complete_prompts(call_id: str, records: dict[str, TokenEntry], complete: di
         complete[each] = None if is_corrupt else entry
 
 
-def _link_parents(calls: list[_Call], notes: BuildNotes, failures: Counter[str]) -> None:
+def _link_parents(calls: list[_LinkedCall], notes: BuildNotes, failures: Counter[str]) -> None:
     """Link every call to the one that it continues, if its prompt begins with that call's tokens."""
     by_id = {call.id: call for call in calls}
     for call in calls:
@@ -195,12 +195,12 @@ def _link_parents(calls: list[_Call], notes: BuildNotes, failures: Counter[str])
             call.is_boundary = True
 
 
-def _continues(call: _Call, parent: _Call) -> bool:
+def _continues(call: _LinkedCall, parent: _LinkedCall) -> bool:
     prompt, length = call.entry.prompt_token_ids, len(parent.tokens)
     return len(prompt) >= length and prompt[:length] == parent.tokens
 
 
-def _longest_prefix(call: _Call, calls: list[_Call]) -> _Call | None:
+def _longest_prefix(call: _LinkedCall, calls: list[_LinkedCall]) -> _LinkedCall | None:
     """Return the call with the longest tokens that the prompt begins with; None if there is no single one."""
     candidates = [other for other in calls if other is not call and _continues(call, other)]
     if not candidates:
@@ -211,10 +211,10 @@ def _longest_prefix(call: _Call, calls: list[_Call]) -> _Call | None:
 
 
 def _without_retries(
-    calls: list[_Call], terminal: _Call | None, notes: BuildNotes, left_out: Counter[str]
-) -> list[_Call]:
+    calls: list[_LinkedCall], terminal: _LinkedCall | None, notes: BuildNotes, left_out: Counter[str]
+) -> list[_LinkedCall]:
     """Leave out calls that were repeated with the same prompt and not used."""
-    siblings: defaultdict[tuple[str, tuple[int, ...]], list[_Call]] = defaultdict(list)
+    siblings: defaultdict[tuple[str, tuple[int, ...]], list[_LinkedCall]] = defaultdict(list)
     for call in calls:
         siblings[call.parent.id if call.parent else "", tuple(call.entry.prompt_token_ids)].append(call)
     on_path = {call.id for call in terminal.path()} if terminal is not None else set()
@@ -235,7 +235,7 @@ def _without_retries(
     return [call for call in calls if call.id not in dropped]
 
 
-def _main_path(leaves: list[_Call], terminal: _Call | None, notes: BuildNotes) -> list[_Call]:
+def _main_path(leaves: list[_LinkedCall], terminal: _LinkedCall | None, notes: BuildNotes) -> list[_LinkedCall]:
     """Return the calls of the main chain: those up to the terminal call, else the chain that began first."""
     if notes.terminal_call_id is not None:
         notes.terminal_chain = "not_captured"
@@ -248,7 +248,7 @@ def _main_path(leaves: list[_Call], terminal: _Call | None, notes: BuildNotes) -
     return min(paths, key=lambda path: (path[0].entry.created_at, -len(path), path[-1].id), default=[])
 
 
-def _further_traces(calls: list[_Call], main: list[_Call]) -> list[Chain]:
+def _further_traces(calls: list[_LinkedCall], main: list[_LinkedCall]) -> list[Chain]:
     """Divide the calls outside the main chain into traces, longest way first; every call is in one of them."""
     assigned = {call.id for call in main}
     traces: list[Chain] = []

@@ -25,7 +25,7 @@ from nemo_gym.token_id_capture.lineage import (
     count_capture_failure,
     count_resolution,
     opening_texts,
-    unresolved,
+    unresolved_because,
 )
 from nemo_gym.token_id_capture.protocols import TokenSink
 from nemo_gym.token_id_capture.records import (
@@ -57,7 +57,7 @@ class CaptureContext:
     admitted_at: float = field(default_factory=time.time)
     model_ref: str | None = None
     """Instance name of the model server."""
-    resolution: LineageResolution = field(default_factory=lambda: unresolved(UnresolvedReason.NOT_ATTEMPTED))
+    resolution: LineageResolution = field(default_factory=lambda: unresolved_because(UnresolvedReason.NOT_ATTEMPTED))
     request_items: list[Any] = field(default_factory=list)
     prefix_requested: bool = False
     """The request to the engine carries the tokens of the call that it continues."""
@@ -106,13 +106,13 @@ async def resolve_parent(request_items: Items) -> LineageResolution | None:
 
         context.resolution = await admit_call(context, request_items)
     elif context.lineage_store is None:
-        context.resolution = unresolved(UnresolvedReason.RESOLVER_UNAVAILABLE)
+        context.resolution = unresolved_because(UnresolvedReason.RESOLVER_UNAVAILABLE)
     else:
         try:
             context.resolution = await context.lineage_store.resolve(context.rollout_id, request_items)
         except Exception as error:  # of any store; the rollout is masked, the call goes on
             logger.warning("the lineage of a call of rollout %s is unknown: %r", context.rollout_id, error)
-            context.resolution = unresolved(UnresolvedReason.LOOKUP_ERROR)
+            context.resolution = unresolved_because(UnresolvedReason.LOOKUP_ERROR)
     count_resolution(context.resolution.status)
     return context.resolution
 

@@ -98,7 +98,7 @@ def token_source(config: object) -> TokenSource | None:
     if not settings.enabled or not settings.rebuild_response:
         return None
     if _installed.source is not None:
-        return _checked(_installed.source, _SOURCE_METHODS, "installed source")  # type: ignore[no-any-return]
+        return _check_methods(_installed.source, _SOURCE_METHODS, "installed source")  # type: ignore[no-any-return]
     sink: Any = _installed.sink or (_build(settings.sink, settings.sink_kwargs) if settings.sink else None)
     if sink is not None and all(hasattr(sink, method) for method in _SOURCE_METHODS):
         return sink  # type: ignore[no-any-return]
@@ -120,10 +120,10 @@ def _sink(settings: TokenIdCaptureConfig) -> TokenSink | None:
     if settings.external_staging:
         return None
     if _installed.sink is not None:
-        return _checked(_installed.sink, _SINK_METHODS, "installed sink")  # type: ignore[no-any-return]
+        return _check_methods(_installed.sink, _SINK_METHODS, "installed sink")  # type: ignore[no-any-return]
     if settings.sink is not None:
         sink = _build(settings.sink, settings.sink_kwargs)
-        return _checked(sink, _SINK_METHODS, f"sink {settings.sink}")  # type: ignore[no-any-return]
+        return _check_methods(sink, _SINK_METHODS, f"sink {settings.sink}")  # type: ignore[no-any-return]
     return TokenCaptureStore(settings.dir) if settings.dir is not None else None
 
 
@@ -134,7 +134,7 @@ def _lineage_store(settings: TokenIdCaptureConfig) -> LineageResolver | None:
         store = _build(settings.lineage_store, settings.lineage_store_kwargs)
         label = f"lineage store {settings.lineage_store}"
     if store is not None:
-        return _checked(store, _RESOLVER_METHODS, label)  # type: ignore[no-any-return]
+        return _check_methods(store, _RESOLVER_METHODS, label)  # type: ignore[no-any-return]
     if settings.sink is None and _installed.sink is None and settings.dir is not None:
         return FileLineageStore(settings.dir)
     return None
@@ -159,7 +159,7 @@ def _build(path: str, arguments: Mapping[str, Any]) -> Any:
         raise TokenCaptureConfigError(f"{path} cannot be built: {error}", where=TOKEN_ID_CAPTURE_BLOCK) from error
 
 
-def _checked(store: Any, methods: tuple[str, ...], label: str) -> Any:
+def _check_methods(store: Any, methods: tuple[str, ...], label: str) -> Any:
     missing = [name for name in methods if not callable(getattr(store, name, None))]
     if missing:
         raise TokenCaptureConfigError(f"the {label} lacks {', '.join(missing)}", where=TOKEN_ID_CAPTURE_BLOCK)

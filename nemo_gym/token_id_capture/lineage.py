@@ -69,7 +69,7 @@ class LineageResolution:
 ROOT = LineageResolution(ParentResolutionStatus.ROOT)
 
 
-def unresolved(reason: UnresolvedReason, *, opens_context: bool = False) -> LineageResolution:
+def unresolved_because(reason: UnresolvedReason, *, opens_context: bool = False) -> LineageResolution:
     """Build the answer for a request whose earlier call is unknown."""
     return LineageResolution(ParentResolutionStatus.UNRESOLVED, reason=reason, opens_context=opens_context)
 
@@ -174,9 +174,9 @@ class RolloutLineage:
                 candidates.append(entry)
         if not candidates:
             opens_context = not self.entries or self.texts.issuperset(opening_texts(request_items))
-            return unresolved(UnresolvedReason.NO_MATCH, opens_context=opens_context), None
+            return unresolved_because(UnresolvedReason.NO_MATCH, opens_context=opens_context), None
         if len({(entry.digest, entry.cum_len) for entry in candidates}) > 1:
-            return unresolved(UnresolvedReason.AMBIGUOUS), None
+            return unresolved_because(UnresolvedReason.AMBIGUOUS), None
         match = min(candidates, key=lambda entry: entry.model_call_id)
         return LineageResolution(ParentResolutionStatus.RESOLVED), match
 
@@ -195,7 +195,7 @@ class CachedCall:
 def resolved_match(entry: LineageEntry, call: CachedCall) -> LineageResolution:
     """Return the resolution that names a call with its tokens; a lookup error if the tokens have another digest."""
     if len(call) != entry.cum_len or token_digest(call.cumulative_token_ids) != entry.digest:
-        return unresolved(UnresolvedReason.LOOKUP_ERROR)
+        return unresolved_because(UnresolvedReason.LOOKUP_ERROR)
     match = LineageMatch(
         entry.model_call_id,
         call.cumulative_token_ids,

@@ -21,9 +21,10 @@ from nemo_gym.token_id_capture.lineage import (
     RolloutLineage,
     UnresolvedReason,
     resolved_match,
-    unresolved,
+    unresolved_because,
 )
 from nemo_gym.token_id_capture.records import TokenEntry
+from nemo_gym.token_id_capture.store import file_head
 
 MAX_INDEXED_ROLLOUTS = 65_536
 MAX_CACHED_TOKENS = 8_000_000
@@ -81,7 +82,7 @@ class IncrementalLineageStore:
         if entry is None:
             return resolution
         call = await self._cumulative_tokens(rollout_id, entry, index.lineage)
-        return unresolved(UnresolvedReason.LOOKUP_ERROR) if call is None else resolved_match(entry, call)
+        return unresolved_because(UnresolvedReason.LOOKUP_ERROR) if call is None else resolved_match(entry, call)
 
     async def _updated_index(self, rollout_id: str) -> _RolloutIndex:
         """Return the index of a rollout with everything the backend has by now."""
@@ -167,16 +168,14 @@ class FileLineageStore(IncrementalLineageStore):
     def observe(self, entry: TokenEntry, ref: Any = None) -> None:
         """Index a record that this process stored at `ref`, so that it is not read back from the file."""
         index = self._index(entry.rollout_id)
-        inode, position = index.cursor or (None, 0)
+        head, position = index.cursor or (b"", 0)
         if ref is None or index.lock.locked() or position != ref[0]:
             return
-        if inode is None:
-            try:
-                inode = self.path_for(entry.rollout_id).stat().st_ino
-            except FileNotFoundError:
-                return
+        if not head:
+            with self.path_for(entry.rollout_id).open("rb") as file:
+                head = file_head(file.fileno())
         index.lineage.add(LineageEntry.of(entry, ref))
-        index.cursor = inode, ref[1]
+        index.cursor = head, ref[1]
         parent = self._tokens.get((entry.rollout_id, entry.parent_call_id)) if entry.parent_call_id else None
         if not entry.prompt_is_delta or parent is not None:
             prefix = parent.cumulative_token_ids if entry.prompt_is_delta and parent is not None else []
@@ -184,7 +183,7 @@ class FileLineageStore(IncrementalLineageStore):
             self.remember_tokens(entry.rollout_id, entry.model_call_id, CachedCall(ids, entry.generation_log_probs))
 
     async def _fetch_new_entries(self, rollout_id: str, cursor: Any) -> tuple[Iterable[LineageEntry | TokenEntry], Any]:
-        """Read the complete lines after the cursor: the file's inode and a position."""
+        """Read the complete lines after the cursor: the file's head and a position."""
         try:
             descriptor = os.open(self.path_for(rollout_id), os.O_RDONLY)
         except FileNotFoundError:
@@ -195,13 +194,15 @@ class FileLineageStore(IncrementalLineageStore):
             # A writer holds the lock for one append only; without the lock the tail still ends at a complete line.
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            status = os.fstat(descriptor)
-            inode, position = cursor or (status.st_ino, 0)
-            if inode != status.st_ino or position > status.st_size:
-                raise CursorReset
-            if position == status.st_size:
-                return [], (inode, position)
-            tail = os.pread(descriptor, status.st_size - position, position)
+            size, head = os.fstat(descriptor).st_size, file_head(descriptor)
+            position = 0
+            if cursor is not None:
+                position = cursor[1]
+                if (position and cursor[0] != head) or position > size:
+                    raise CursorReset
+            if position == size:
+                return [], (head, position)
+            tail = os.pread(descriptor, size - position, position)
         finally:
             os.close(descriptor)
         entries: list[LineageEntry | TokenEntry] = []
@@ -212,7 +213,7 @@ class FileLineageStore(IncrementalLineageStore):
                 record = TokenEntry.model_validate(orjson.loads(line))
                 entries.append(LineageEntry.of(record, (position, position + len(line))))
             position += len(line)
-        return entries, (inode, position)
+        return entries, (head, position)
 
     async def _load_entry(self, rollout_id: str, ref: Any) -> TokenEntry:
         begin, end = ref

@@ -23,6 +23,8 @@ from nemo_gym.token_id_capture.records import TokenEntry
 
 Result = TypeVar("Result")
 
+_HEAD_BYTES = 256
+"""Enough for the rollout id and the call id, with which every line begins. Inode numbers are used again."""
 MAX_KNOWN_ROLLOUTS = 4096
 """Rollouts whose stored calls a sink remembers; those of other rollouts are read from their files."""
 
@@ -62,7 +64,7 @@ class TokenCaptureStore:
         """
         line = orjson.dumps(entry.model_dump(exclude_defaults=True) | {"schema_version": entry.schema_version}) + b"\n"
         path = self.path_for(entry.rollout_id)
-        return await self._locked(
+        return await self._run_locked(
             path, lambda file: self._known_calls(entry.rollout_id, file).put(file, line, entry.model_call_id)
         )
 
@@ -125,15 +127,14 @@ class TokenCaptureStore:
         )
 
     def _known_calls(self, rollout_id: str, descriptor: int) -> "_KnownCalls":
-        """Return the known calls of a rollout's file; empty if the file was replaced."""
-        status = os.fstat(descriptor)
-        known = self._known.pop(rollout_id, None)
-        if known is None or known.inode != status.st_ino or known.size > status.st_size:
-            known = _KnownCalls(status.st_ino)
-        self._known[rollout_id] = known
+        """Return the calls in a rollout's file that are known; none if the file was replaced."""
+        calls = self._known.pop(rollout_id, None)
+        if calls is None or (calls.size and calls.head != file_head(descriptor)):
+            calls = _KnownCalls()
+        self._known[rollout_id] = calls
         if len(self._known) > MAX_KNOWN_ROLLOUTS:
             self._known.popitem(last=False)
-        return known
+        return calls
 
     def _files(self, rollout_id: str) -> tuple[Path, Path, Path]:
         return self.path_for(rollout_id), self.incomplete_path_for(rollout_id), self.intents_path_for(rollout_id)
@@ -156,7 +157,7 @@ class TokenCaptureStore:
         finally:
             os.close(descriptor)
 
-    async def _locked(self, path: Path, work: Callable[[int], Result]) -> Result:
+    async def _run_locked(self, path: Path, work: Callable[[int], Result]) -> Result:
         """Run `work` with the locked file: here if the lock is free, else in a thread that waits for it."""
         self.root.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
@@ -170,6 +171,11 @@ class TokenCaptureStore:
             os.close(descriptor)  # releases the lock
 
 
+def file_head(descriptor: int) -> bytes:
+    """Return the begin of a token file, which names its first call: a new file of a rollout has another one."""
+    return os.pread(descriptor, _HEAD_BYTES, 0)
+
+
 def _with_lock(descriptor: int, work: Callable[[int], Result]) -> Result:
     with file_lock(descriptor):
         return work(descriptor)
@@ -179,8 +185,8 @@ def _with_lock(descriptor: int, work: Callable[[int], Result]) -> Result:
 class _KnownCalls:
     """The calls in one file up to `size`, each with the digest of its line."""
 
-    inode: int
     size: int = 0
+    head: bytes = b""
     calls: dict[str, bytes] = field(default_factory=dict)
 
     def read_new(self, descriptor: int, size: int) -> None:
@@ -190,6 +196,7 @@ class _KnownCalls:
                 with contextlib.suppress(ValueError, AttributeError):  # an unreadable line is reported by `read`
                     self.calls[str(orjson.loads(line).get("model_call_id"))] = hashlib.sha256(line + b"\n").digest()
         self.size = size
+        self.head = file_head(descriptor)
 
     def put(self, descriptor: int, line: bytes, model_call_id: str) -> tuple[int, int] | None:
         """Append a line unless its call is stored. A last line without an end, left by a crash, is ended first."""
@@ -207,5 +214,6 @@ class _KnownCalls:
         while remaining:
             remaining = remaining[os.write(descriptor, remaining) :]
         self.size = size + len(line)
+        self.head = self.head or file_head(descriptor)
         self.calls[model_call_id] = digest
         return size, self.size

@@ -78,7 +78,7 @@ async def test_an_agent_that_keeps_token_fields_is_served_unchanged(tmp_path: Pa
 
 
 async def test_a_sub_agent_is_a_trace_of_the_rollout(tmp_path: Path) -> None:
-    """A sub-agent has a conversation of its own; its tokens are trained on as well, and once."""
+    """A sub-agent has a separate conversation; its tokens are trained on as well, and once."""
 
     async def with_sub_agent(agent: HabitAgent, row: Json) -> Json:
         messages: list[Json] = [USER]
@@ -121,7 +121,7 @@ async def test_a_branch_shares_its_prefix_and_no_generated_token(tmp_path: Path)
 
 
 @pytest.mark.parametrize("keeps_a_reply", [False, True])
-async def test_a_compacted_context_is_a_trace_of_its_own(tmp_path: Path, keeps_a_reply: bool) -> None:
+async def test_a_compacted_context_is_a_separate_trace(tmp_path: Path, keeps_a_reply: bool) -> None:
     """Compaction breaks the token chain on purpose; both contexts are exact, so the rollout stays trainable."""
 
     async def compact(agent: HabitAgent, row: Json) -> Json:
