@@ -46,7 +46,9 @@ from nemo_gym.serve.endpoints import async_handler, json_bytes, json_response, r
 from nemo_gym.server_utils import BaseServer, SimpleServer
 from nemo_gym.token_id_capture.call import run_captured
 from nemo_gym.token_id_capture.context import CaptureContext
-from nemo_gym.token_id_capture.endpoints import capture_template
+from nemo_gym.token_id_capture.control_routes import add_control_routes
+from nemo_gym.token_id_capture.endpoints import capture_template, require_control_token
+from nemo_gym.token_id_capture.external_capture import ledger_of
 from nemo_gym.token_id_capture.middleware import UncapturedRequestMiddleware
 
 logger = logging.getLogger(__name__)
@@ -162,6 +164,8 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
             tokens=self._token_capture,
             non_generating=self.non_generating_model_routes | declared,
         )
+        if self._token_capture is not None and self._token_capture.external_staging:
+            add_control_routes(app, ledger_of(self._token_capture), require_control_token(config))
         responses = _ModelMethod.of(self.responses, NeMoGymResponseCreateParamsNonStreaming)
         chat = _ModelMethod.of(self.chat_completions, NeMoGymChatCompletionCreateParamsNonStreaming)
 

@@ -3,7 +3,7 @@
 - `config`: the block `token_id_capture`
 - `records`, `fingerprint`: the record of a call, its digest, and the fingerprint of its conversation
 - `protocols`, `store`: sinks and sources; the files of one folder
-- `lineage`, `lineage_files`: the call that a request continues
+- `lineage`, `lineage_files`, `ledger_files`: the call that a request continues
 - `context`, `call`, `memory`, `middleware`, `endpoints`: the capture at a model server
 - `builder`, `terminal`, `consumer`, `delivery`: chains of calls, the call that ended the rollout, results for trainers
 - `external_capture`, `control_routes`, `staging`: tokens that the inference worker keeps
@@ -27,6 +27,24 @@ _HOMES = {
         "set_token_sink",
     ),
     "delivery": ("finalize_rollout_token_capture", "retire_rollout_token_capture"),
+    "external_capture": ("ExternalCaptureHandler", "VLLMWorkerCaptureHandler", "make_external_capture_handler"),
+    "staging.receipts": ("LinearizedRow", "ReceiptVerificationError", "verify_and_linearize"),
+    "staging.records": (
+        "CallRecord",
+        "CaptureAdmission",
+        "CaptureLedger",
+        "CommitCoords",
+        "NG_CAPTURE_FIELD",
+        "NG_COMMIT_COORDS_FIELD",
+        "RolloutManifest",
+        "RolloutReceipt",
+        "StageResult",
+        "StagedCallBaseSnapshot",
+        "UNCOMMITTED_CALL_REASON",
+        "WORKER_MISSING_COMMIT_COORDS_REASON",
+    ),
+    "staging.terminal": ("select_terminal_call",),
+    "staging.worker": ("MegatronCaptureAdapter", "RolloutTokenCapture", "VLLMCaptureAdapter", "install_capture"),
     "endpoints": ("install_lineage_store", "install_token_sink", "install_token_source"),
     "lineage": (
         "InMemoryLineageStore",

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
@@ -18,6 +19,7 @@ from nemo_gym.token_id_capture.context import (
     resolve_parent,
     set_token_sink,
 )
+from nemo_gym.token_id_capture.external_capture import commit_external_call, fail_external_call
 from nemo_gym.token_id_capture.fingerprint import request_items
 from nemo_gym.token_id_capture.memory import restore_token_fields
 
@@ -40,7 +42,7 @@ async def run_captured(
         try:
             answer = await call_model(body if restored is fields else restored)
         except BaseException:
-            await asyncio.shield(abandon_call())
+            await asyncio.shield(fail_external_call(context) if context.external_staging else abandon_call())
             raise
         await _capture(context, answer)
         return answer
@@ -59,13 +61,12 @@ async def _resolve(fields: dict[str, Any]) -> None:
 
 async def _capture(context: CaptureContext, answer: Any) -> None:
     """Store the generation of an answer: a model, a mapping, or an HTTP response with JSON."""
-    if context.external_staging:
-        return
+    store = partial(commit_external_call, context) if context.external_staging else capture_tokens
     if isinstance(answer, BaseModel):
-        await capture_tokens(answer.model_dump(include=_PAYLOAD_FIELDS, exclude_unset=True))
+        await store(answer.model_dump(include=_PAYLOAD_FIELDS, exclude_unset=True))
         return
     if isinstance(answer, Mapping):
-        await capture_tokens(answer)
+        await store(answer)
         return
     if getattr(answer, "status_code", 200) >= 400:
         await abandon_call()
@@ -77,4 +78,4 @@ async def _capture(context: CaptureContext, answer: Any) -> None:
     except (AttributeError, ValueError) as error:
         await mark_incomplete(context, f"the answer of the model server cannot be read: {error}")
         return
-    await capture_tokens(payload)
+    await store(payload)

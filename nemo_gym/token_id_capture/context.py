@@ -102,7 +102,7 @@ async def resolve_parent(request_items: Items) -> LineageResolution | None:
         return None
     context.request_items = list(request_items)
     if context.external_staging:
-        from nemo_gym.token_id_capture.external_capture import admit_call  # imports this module
+        from nemo_gym.token_id_capture.external_capture import admit_call  # this module is imported there
 
         context.resolution = await admit_call(context, request_items)
     elif context.lineage_store is None:

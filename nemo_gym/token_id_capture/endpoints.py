@@ -111,9 +111,21 @@ def token_source(config: object) -> TokenSource | None:
     )
 
 
-def control_token(settings: TokenIdCaptureConfig) -> str | None:
-    """Return the token of the control route from the environment; None if it is not set."""
-    return os.environ.get(settings.control_auth_token_env) or None
+def require_control_token(config: object) -> str:
+    """Return the token of the control route from the environment.
+
+    Raises:
+        TokenCaptureConfigError: the variable is not set.
+    """
+    variable = token_id_capture_config(config).control_auth_token_env
+    token = os.environ.get(variable)
+    if not token:
+        raise TokenCaptureConfigError(
+            f"external_staging needs a control token, but {variable} is not set",
+            where=TOKEN_ID_CAPTURE_BLOCK,
+            fix=f"export {variable}=<a random text>, here and where the framework runs",
+        )
+    return token
 
 
 def _sink(settings: TokenIdCaptureConfig) -> TokenSink | None:

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from nemo_gym.capture.store import safe_file_name
+from nemo_gym.token_id_capture.ledger_files import LedgerFiles
 from nemo_gym.token_id_capture.lineage import (
     CachedCall,
     LineageEntry,
@@ -156,14 +157,26 @@ class IncrementalLineageStore:
 
 
 class FileLineageStore(IncrementalLineageStore):
-    """Resolves from the files of `TokenCaptureStore`; the workers of one machine share them."""
+    """Resolves from the files of `TokenCaptureStore`, or from ledger files if a worker keeps the tokens.
+
+    The workers of one machine share the files.
+    """
 
     def __init__(self, root: str | Path) -> None:
         super().__init__()
         self.root = Path(root)
+        ledger = LedgerFiles(root)
+        self.record, self.record_failure = ledger.record, ledger.record_failure
+        self.manifest, self.has_rows = ledger.manifest, ledger.has_rows
+        self._ledger = ledger
 
     def path_for(self, rollout_id: str) -> Path:
         return self.root / f"{safe_file_name(rollout_id)}.tokens.jsonl"
+
+    async def resolve(self, rollout_id: str, request_items: Sequence[Mapping[str, Any]]) -> LineageResolution:
+        if await self._ledger.has_rows(rollout_id):
+            return await self._ledger.resolve(rollout_id, request_items)
+        return await super().resolve(rollout_id, request_items)
 
     def observe(self, entry: TokenEntry, ref: Any = None) -> None:
         """Index a record that this process stored at `ref`, so that it is not read back from the file."""

@@ -199,10 +199,13 @@ class CaptureWorld:
 
 @asynccontextmanager
 async def capture_world(
-    tokens: Json | None, habit: Callable[[HabitAgent, Json], Awaitable[Json]], **model_settings: Any
+    tokens: Json | None,
+    habit: Callable[[HabitAgent, Json], Awaitable[Json]],
+    engine: Engine | None = None,
+    **model_settings: Any,
 ) -> AsyncIterator[CaptureWorld]:
     """Run engine, model server and agent; `tokens` is the block `token_id_capture`."""
-    engine = Engine()
+    engine = engine or Engine()
     app = web.Application()
     app.router.add_post("/v1/chat/completions", engine.handle)
     config: Json = {

@@ -1,5 +1,6 @@
 """Token capture through agents of many habits, with a real model server and a mock engine."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -177,10 +178,8 @@ async def test_a_call_that_failed_at_the_engine_leaves_nothing_behind(tmp_path: 
     """An engine error is part of life; the next call of the agent gives the tokens."""
 
     async def insist(agent: HabitAgent, row: Json) -> Json:
-        try:
+        with contextlib.suppress(ClientResponseError):
             await agent.chat(row, [USER])
-        except ClientResponseError:
-            pass
         response_id, used = await agent.chat(row, [USER])
         return final_response(response_id, [output_text(used["content"])])
 
