@@ -135,7 +135,7 @@ class HabitAgent(SimpleResponsesAPIAgent):
         return {**row, "response": response, "reward": 1.0}
 
     async def chat(self, row: Json, messages: list[Json], **fields: Any) -> tuple[str, Json]:
-        """Call the model like a chat SDK: only the fields it knows survive. Return the completion id and the message."""
+        """Call the model like a chat SDK, which keeps only the fields it knows; return completion id and message."""
         path = self.url_path_for_run("/v1/chat/completions", row)
         reply = await self.server_client.post("policy", path, json={"model": "m", "messages": messages, **fields})
         await raise_for_status(reply)
