@@ -25,6 +25,7 @@ from nemo_gym.token_id_capture.delivery import (
 )
 from nemo_gym.token_id_capture.endpoints import token_source
 from nemo_gym.token_id_capture.protocols import TokenSource
+from nemo_gym.token_id_capture.store import TokenCaptureStore
 from nemo_gym.wire.stored_rollout import Row
 
 logger = logging.getLogger("nemo_gym.rollouts")
@@ -50,6 +51,8 @@ class TokenDelivery:
     """Captures in stored results that may not be on the disk yet; the sync thread takes them."""
     _syncing: list[FinalizedCapture] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _remains: set[str] = field(default_factory=set)
+    """Rollouts that may have records: those of earlier runs in the same folder, and those in flight."""
     _loop: asyncio.AbstractEventLoop | None = None
     _retiring: set["asyncio.Task[None]"] = field(default_factory=set)
 
@@ -62,7 +65,10 @@ class TokenDelivery:
         """
         settings = check_token_capture(servers)
         source = token_source(servers) if settings.enabled else None
-        return cls(source, settings, servers) if source is not None else None
+        if source is None:
+            return None
+        remains = source.rollout_ids() if isinstance(source, TokenCaptureStore) else set()
+        return cls(source, settings, servers, _remains=remains)
 
     def takes_part(self, row: Row) -> bool:
         """Return whether the agent of a row takes part in the capture."""
@@ -82,7 +88,9 @@ class TokenDelivery:
             if not self.takes_part(job.row):
                 return await send(job)
             rollout_id = maybe_rollout_id_from_run_body(job.row) or str(job.key)
-            self._clear(rollout_id)
+            if rollout_id in self._remains:
+                self._clear(rollout_id)
+            self._remains.add(rollout_id)
             result = await send(job)
             if isinstance(result, dict):
                 self._pending[str(job.key)] = await self.finalize(result, rollout_id)
@@ -159,7 +167,8 @@ class TokenDelivery:
     async def _retire(self, captures: list[FinalizedCapture]) -> None:
         for capture in captures:
             try:
-                await retire_rollout_token_capture(capture, self.source)
+                if await retire_rollout_token_capture(capture, self.source):
+                    self._remains.discard(capture.rollout_id)
             except Exception as error:  # of any source; the result is stored, only its records remain
                 logger.warning("the token records of rollout %s were not deleted: %r", capture.rollout_id, error)
 

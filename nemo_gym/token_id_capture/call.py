@@ -20,7 +20,7 @@ from nemo_gym.token_id_capture.context import (
     set_token_sink,
 )
 from nemo_gym.token_id_capture.external_capture import commit_external_call, fail_external_call
-from nemo_gym.token_id_capture.fingerprint import request_items
+from nemo_gym.token_id_capture.fingerprint import as_object, request_items
 from nemo_gym.token_id_capture.memory import restore_token_fields
 
 _PAYLOAD_FIELDS = {"id", "model", "output", "choices", "content", "role"}
@@ -35,12 +35,11 @@ async def run_captured(
     context = context_for(template, rollout_id)
     token = set_token_sink(context)
     try:
-        fields = body.model_dump(exclude_unset=True) if isinstance(body, BaseModel) else body
-        await _resolve(fields)
-        restored = restore_token_fields(fields, context)
+        await _resolve(body)
+        request = restore_token_fields(body, context)
         await register_call_intent()
         try:
-            answer = await call_model(body if restored is fields else restored)
+            answer = await call_model(request)
         except BaseException:
             await asyncio.shield(fail_external_call(context) if context.external_staging else abandon_call())
             raise
@@ -50,10 +49,18 @@ async def run_captured(
         reset_token_sink(token)
 
 
-async def _resolve(fields: dict[str, Any]) -> None:
+def _payload(answer: BaseModel) -> Mapping[str, Any]:
+    """Return an answer as a mapping; the token arrays of a response are not copied."""
+    fields = as_object(answer)
+    if isinstance(fields.get("output"), list):
+        return {**fields, "output": list(map(as_object, fields["output"]))}
+    return answer.model_dump(include=_PAYLOAD_FIELDS, exclude_unset=True)
+
+
+async def _resolve(body: Request) -> None:
     """Resolve the call that a request continues; a malformed request is left to its validation."""
     try:
-        items = request_items(fields)
+        items = request_items(body)
     except (TypeError, ValueError):
         items = []
     await resolve_parent(items)
@@ -63,7 +70,7 @@ async def _capture(context: CaptureContext, answer: Any) -> None:
     """Store the generation of an answer: a model, a mapping, or an HTTP response with JSON."""
     store = partial(commit_external_call, context) if context.external_staging else capture_tokens
     if isinstance(answer, BaseModel):
-        await store(answer.model_dump(include=_PAYLOAD_FIELDS, exclude_unset=True))
+        await store(_payload(answer))
         return
     if isinstance(answer, Mapping):
         await store(answer)

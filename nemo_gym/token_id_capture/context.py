@@ -4,11 +4,13 @@
 never fails the model call, except before the model is asked.
 """
 
+import itertools
 import logging
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
@@ -121,7 +123,9 @@ async def register_call_intent() -> None:
     """Record that a call begins, if the sink can. A failure is raised: nothing is computed that could not be stored."""
     context = _context.get()
     begin = getattr(context.token_sink, "begin_call", None) if context is not None else None
-    if context is not None and begin is not None and not context.external_staging:
+    if context is None or begin is None or context.external_staging:
+        return
+    if getattr(context.token_sink, "needs_intents", True):
         await begin(context.rollout_id, context.model_call_id)
 
 
@@ -130,6 +134,8 @@ async def abandon_call() -> None:
     context = _context.get()
     abandon = getattr(context.token_sink, "abandon_call", None) if context is not None else None
     if context is None or abandon is None or context.captured or context.external_staging:
+        return
+    if not getattr(context.token_sink, "needs_intents", True):
         return
     try:
         await abandon(context.rollout_id, context.model_call_id)
@@ -152,7 +158,8 @@ async def capture_tokens(response: Mapping[str, Any], request_messages: Items | 
         ref = await context.token_sink.put(entry)
         observe = getattr(context.lineage_store, "observe", None)
         if observe is not None:
-            observe(_with_full_prompt(entry, fields), ref)
+            full_entry = _with_full_prompt(entry, fields)
+            observe(full_entry, ref, [*fields.prompt_token_ids, *fields.generation_token_ids])
     except Exception as error:  # a failed capture must not fail the call
         await mark_incomplete(context, str(error))
         return None
@@ -166,7 +173,7 @@ def build_entry(
     output_items, index = strip_token_fields(response_to_output_items(response))
     tokens = [*fields.prompt_token_ids, *fields.generation_token_ids]
     match, parent = context.resolution.match, context.parent_token_ids
-    has_prefix = bool(parent) and list(fields.prompt_token_ids[: len(parent)]) == list(parent)
+    has_prefix = bool(parent) and fields.prompt_token_ids[: len(parent)] == parent
     is_delta = context.delta_records and has_prefix
     opening = {"opening_texts": opening_texts(request_items)} if context.resolution.opens_context else {}
     return TokenEntry(
@@ -223,9 +230,28 @@ def _with_full_prompt(entry: TokenEntry, fields: TokenFields) -> TokenEntry:
 
 def context_for(template: CaptureContext, rollout_id: str) -> CaptureContext:
     """Return a new capture for a call of a rollout, with the stores of `template`."""
-    return replace(
-        template, rollout_id=rollout_id, model_call_id=f"mc_{uuid4().hex}", admitted_at=time.time(), request_items=[]
+    return CaptureContext(
+        rollout_id,
+        _new_call_id(),
+        template.token_sink,
+        template.lineage_store,
+        template.delta_records,
+        template.external_staging,
+        model_ref=template.model_ref,
     )
+
+
+_call_numbers = itertools.count()
+_process_tag = ""
+
+
+def _new_call_id() -> str:
+    """Return a unique call id: random for the process, then counted, because random bytes cost a system call."""
+    global _process_tag
+    pid = f"{os.getpid():x}"
+    if not _process_tag.startswith(pid + "-"):  # also in a forked process
+        _process_tag = f"{pid}-{uuid4().hex}"
+    return f"mc_{_process_tag}_{next(_call_numbers):08x}"
 
 
 def is_continuation(context: CaptureContext) -> bool:

@@ -11,6 +11,7 @@ from nemo_gym.token_id_capture.builder import Chain
 from nemo_gym.token_id_capture.consumer import Delivery, build_delivery, token_fields
 from nemo_gym.token_id_capture.fingerprint import assistant_fingerprint, is_model_authored
 from nemo_gym.token_id_capture.protocols import TokenCaptureSnapshot, TokenSource
+from nemo_gym.token_id_capture.store import TokenCaptureStore
 from nemo_gym.wire.base import GENERATION_FIELDS, has_token_fields
 
 logger = logging.getLogger(__name__)
@@ -41,12 +42,18 @@ async def finalize_rollout_token_capture(
     rollout_id = rollout_id or maybe_rollout_id_from_run_body(result)
     if rollout_id is None:
         return _mask(result, FinalizedCapture("", masked=True), "no_rollout_id: the result names no rollout")
+    carried = _carried_calls(result)
     try:
+        if (
+            carried
+            and isinstance(source, TokenCaptureStore)
+            and source.count_calls(rollout_id) == (len(carried), False)
+        ):
+            return FinalizedCapture(rollout_id, *source.state(rollout_id))
         snapshot = await source.freeze(rollout_id)
         finalized = FinalizedCapture(rollout_id, snapshot.snapshot_id, snapshot.version)
     except Exception as error:  # of any source; the rollout is kept and marked
         return _mask(result, FinalizedCapture(rollout_id, masked=True), f"freeze_failed: {error}", error=str(error))
-    carried = _carried_calls(result)
     if carried:
         _add_uncarried_traces(result, snapshot, carried)
         return finalized

@@ -6,8 +6,11 @@ items, Chat messages or Messages turns.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import orjson
+from pydantic import BaseModel
 
 FINGERPRINT_VERSION = 2
 ENVELOPE_ROLE = "_ng_request_envelope"
@@ -20,67 +23,66 @@ _REASONING_TYPES = frozenset({"reasoning", "thinking", "redacted_thinking"})
 _TOOL_BLOCKS = frozenset({"tool_use", "tool_result"})
 
 Item = Mapping[str, Any]
-AddField = Callable[[int, str], None]
 ToolCall = tuple[str, str, str]
 """Call id, name and canonical arguments."""
 
 
-def assistant_fingerprint(items: Iterable[Item]) -> str:
+def assistant_fingerprint(items: Iterable[Any]) -> str:
     """Return the fingerprint of the items that the model wrote, reasoning excepted; empty if there are no such items.
 
     Raises:
         ValueError: an item is not an object, or its content has an unknown form.
     """
-    digest = hashlib.sha256(_ASSISTANT_DOMAIN)
-    add = _field_writer(digest.update)
+    fields: list[bytes] = [_ASSISTANT_DOMAIN]
     is_empty = True
-    for item in items:
-        if not is_model_authored(item):
+    for item in map(as_object, items):
+        if item.get("role") != "assistant" and item.get("type") != "function_call":
             continue
         is_empty = False
         for kind, payload in _content_parts(item):
-            add(0, kind)
-            add(1, payload)
-        _add_tool_calls(item, add, first_tag=2)
-    return "" if is_empty else digest.hexdigest()
+            _add_field(fields, 0, kind)
+            _add_field(fields, 1, payload)
+        _add_tool_calls(item, fields, first_tag=2)
+    return "" if is_empty else hashlib.sha256(b"".join(fields)).hexdigest()
 
 
-def conversation_digest(items: Iterable[Item]) -> str:
+def conversation_digest(items: Iterable[Any]) -> str:
     """Return the digest of every item, reasoning excepted.
 
     Raises:
         ValueError: an item is not an object, or its content has an unknown form.
     """
-    digest = hashlib.sha256(_CONTEXT_DOMAIN)
-    add = _field_writer(digest.update)
-    for item in items:
-        if _object(item).get("type") in _REASONING_TYPES:
+    fields: list[bytes] = [_CONTEXT_DOMAIN]
+    for item in map(as_object, items):
+        if item.get("type") in _REASONING_TYPES:
             continue
-        add(0, str(item.get("role") or item.get("type") or ""))
+        _add_field(fields, 0, str(item.get("role") or item.get("type") or ""))
         for kind, payload in _content_parts(item):
-            add(1, kind)
-            add(2, payload)
-        _add_tool_calls(item, add, first_tag=3)
+            _add_field(fields, 1, kind)
+            _add_field(fields, 2, payload)
+        _add_tool_calls(item, fields, first_tag=3)
         for call_id, output in _tool_results(item):
-            add(6, call_id)
-            add(7, output)
-    return digest.hexdigest()
+            _add_field(fields, 6, call_id)
+            _add_field(fields, 7, output)
+    return hashlib.sha256(b"".join(fields)).hexdigest()
 
 
 def is_model_authored(item: Item) -> bool:
     """Return whether the model wrote an item: an assistant message or a tool call."""
-    return _object(item).get("role") == "assistant" or item.get("type") == "function_call"
+    item = as_object(item)
+    return item.get("role") == "assistant" or item.get("type") == "function_call"
 
 
-def request_items(body: Mapping[str, Any]) -> list[Any]:
+def request_items(body: Any) -> list[Any]:
     """Return the turns of a Responses, Chat or Messages request, after a pseudo-turn for instructions and tools.
 
     Reasoning items are left out, because agents may drop them when they continue a conversation.
     """
+    body = as_object(body)
     turns = body.get("messages", body.get("input"))
     if isinstance(turns, str):
         turns = [{"role": "user", "content": turns}]
-    turns = [turn for turn in turns or () if not (isinstance(turn, Mapping) and turn.get("type") in _REASONING_TYPES)]
+    turns = [turn for turn in map(as_object, turns or ()) if turn.get("type") not in _REASONING_TYPES]
     instructions = body.get("instructions") or body.get("system")
     envelope = {"instructions": instructions, "tools": body.get("tools")}
     envelope = {name: value for name, value in envelope.items() if value}
@@ -89,18 +91,19 @@ def request_items(body: Mapping[str, Any]) -> list[Any]:
     return [{"role": ENVELOPE_ROLE, "content": _canonical_json(envelope)}, *turns]
 
 
-def _field_writer(update: Callable[[bytes], None]) -> AddField:
-    def add(tag: int, text: str) -> None:
-        data = text.encode("utf-8", "surrogatepass")
-        update(bytes((tag,)) + len(data).to_bytes(8, "big") + data)
+def as_object(item: Any) -> Item:
+    """Return a mapping unchanged, and a model as a shallow mapping of the fields that were set."""
+    if isinstance(item, Mapping):
+        return item
+    if isinstance(item, BaseModel):
+        values, names = item.__dict__, item.model_fields_set
+        return {**{name: value for name, value in values.items() if name in names}, **(item.__pydantic_extra__ or {})}
+    raise ValueError(f"a conversation item must be an object, not {type(item).__name__}")
 
-    return add
 
-
-def _object(item: Any) -> Item:
-    if not isinstance(item, Mapping):
-        raise ValueError(f"a conversation item must be an object, not {type(item).__name__}")
-    return item
+def _add_field(fields: list[bytes], tag: int, text: str) -> None:
+    data = text.encode("utf-8", "surrogatepass")
+    fields.append(bytes((tag,)) + len(data).to_bytes(8, "big") + data)
 
 
 def _content_parts(item: Item) -> list[tuple[str, str]]:
@@ -117,7 +120,8 @@ def _content_parts(item: Item) -> list[tuple[str, str]]:
         if isinstance(part, str):
             parts.append(("text", part))
             continue
-        kind = _object(part).get("type")
+        part = as_object(part)
+        kind = part.get("type")
         if kind in _TEXT_TYPES:
             if part.get("text"):
                 parts.append(("text", str(part["text"])))
@@ -126,10 +130,10 @@ def _content_parts(item: Item) -> list[tuple[str, str]]:
     return parts
 
 
-def _add_tool_calls(item: Item, add: AddField, *, first_tag: int) -> None:
+def _add_tool_calls(item: Item, fields: list[bytes], *, first_tag: int) -> None:
     for call in _tool_calls(item):
         for offset, text in enumerate(call):
-            add(first_tag + offset, text)
+            _add_field(fields, first_tag + offset, text)
 
 
 def _tool_calls(item: Item) -> Iterable[ToolCall]:
@@ -137,8 +141,9 @@ def _tool_calls(item: Item) -> Iterable[ToolCall]:
     if item.get("type") == "function_call":
         yield _tool_call(item.get("call_id"), item, item.get("arguments"))
     for call in item.get("tool_calls") or ():
-        function = _object(call).get("function") or call.get("custom") or {}
-        yield _tool_call(call.get("id"), _object(function), function.get("arguments", function.get("input")))
+        call = as_object(call)
+        function = as_object(call.get("function") or call.get("custom") or {})
+        yield _tool_call(call.get("id"), function, function.get("arguments", function.get("input")))
     if isinstance(item.get("content"), list):
         for block in item["content"]:
             if isinstance(block, Mapping) and block.get("type") == "tool_use":
@@ -176,7 +181,10 @@ def _canonical_arguments(arguments: Any) -> str:
 
 
 def _canonical_json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=_dump_model)
+    try:
+        return orjson.dumps(value, default=_dump_model, option=orjson.OPT_SORT_KEYS).decode()
+    except TypeError:  # a number beyond 64 bits, or half of a surrogate pair
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=_dump_model)
 
 
 def _dump_model(value: Any) -> Any:

@@ -187,6 +187,8 @@ class CachedCall:
 
     cumulative_token_ids: list[int]
     generation_log_probs: list[float]
+    is_verified: bool = False
+    """The digest was checked, or the call was stored by this process."""
 
     def __len__(self) -> int:
         return len(self.cumulative_token_ids)
@@ -194,8 +196,10 @@ class CachedCall:
 
 def resolved_match(entry: LineageEntry, call: CachedCall) -> LineageResolution:
     """Return the resolution that names a call with its tokens; a lookup error if the tokens have another digest."""
-    if len(call) != entry.cum_len or token_digest(call.cumulative_token_ids) != entry.digest:
-        return unresolved_because(UnresolvedReason.LOOKUP_ERROR)
+    if not call.is_verified:
+        if len(call) != entry.cum_len or token_digest(call.cumulative_token_ids) != entry.digest:
+            return unresolved_because(UnresolvedReason.LOOKUP_ERROR)
+        call.is_verified = True
     match = LineageMatch(
         entry.model_call_id,
         call.cumulative_token_ids,
@@ -225,7 +229,7 @@ class InMemoryLineageStore:
         self._rollouts.clear()
         self._tokens = 0
 
-    def observe(self, entry: TokenEntry, ref: Any = None) -> None:  # noqa: ARG002 - tokens are kept, not read again
+    def observe(self, entry: TokenEntry, ref: Any = None, tokens: list[int] | None = None) -> None:  # noqa: ARG002
         """Add a stored call with its tokens; evict the oldest rollouts if there are too many."""
         lineage, calls = self._rollouts.setdefault(entry.rollout_id, (RolloutLineage(), {}))
         self._rollouts.move_to_end(entry.rollout_id)

@@ -2,14 +2,13 @@
 
 import asyncio
 import contextlib
-import fcntl
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -156,6 +155,14 @@ class IncrementalLineageStore:
             self.forget_call(*key)
 
 
+class _Cursor(NamedTuple):
+    """How far a token file was read; its head tells whether it was replaced."""
+
+    inode: int
+    head: bytes
+    position: int = 0
+
+
 class FileLineageStore(IncrementalLineageStore):
     """Resolves from the files of `TokenCaptureStore`, or from ledger files if a worker keeps the tokens.
 
@@ -174,48 +181,47 @@ class FileLineageStore(IncrementalLineageStore):
         return self.root / f"{safe_file_name(rollout_id)}.tokens.jsonl"
 
     async def resolve(self, rollout_id: str, request_items: Sequence[Mapping[str, Any]]) -> LineageResolution:
-        if await self._ledger.has_rows(rollout_id):
+        resolution = await super().resolve(rollout_id, request_items)
+        if self._rollouts[rollout_id].cursor is None and await self._ledger.has_rows(rollout_id):
             return await self._ledger.resolve(rollout_id, request_items)
-        return await super().resolve(rollout_id, request_items)
+        return resolution
 
-    def observe(self, entry: TokenEntry, ref: Any = None) -> None:
-        """Index a record that this process stored at `ref`, so that it is not read back from the file."""
+    def observe(self, entry: TokenEntry, ref: Any = None, tokens: list[int] | None = None) -> None:
+        """Index a record that this process stored at `ref`, so that it is not read back from the file.
+
+        `tokens` are the complete tokens of the call.
+        """
         index = self._index(entry.rollout_id)
-        head, position = index.cursor or (b"", 0)
+        position = index.cursor.position if index.cursor is not None else 0
         if ref is None or index.lock.locked() or position != ref[0]:
             return
-        if not head:
-            with self.path_for(entry.rollout_id).open("rb") as file:
-                head = file_head(file.fileno())
+        cursor = index.cursor
+        if cursor is None:
+            with self.path_for(entry.rollout_id).open("rb", buffering=0) as file:
+                cursor = _Cursor(os.fstat(file.fileno()).st_ino, file_head(file.fileno()))
         index.lineage.add(LineageEntry.of(entry, ref))
-        index.cursor = head, ref[1]
-        parent = self._tokens.get((entry.rollout_id, entry.parent_call_id)) if entry.parent_call_id else None
-        if not entry.prompt_is_delta or parent is not None:
-            prefix = parent.cumulative_token_ids if entry.prompt_is_delta and parent is not None else []
-            ids = [*prefix, *entry.prompt_token_ids, *entry.generation_token_ids]
-            self.remember_tokens(entry.rollout_id, entry.model_call_id, CachedCall(ids, entry.generation_log_probs))
+        index.cursor = cursor._replace(position=ref[1])
+        if tokens is not None:
+            call = CachedCall(tokens, entry.generation_log_probs, is_verified=True)
+            self.remember_tokens(entry.rollout_id, entry.model_call_id, call)
 
     async def _fetch_new_entries(self, rollout_id: str, cursor: Any) -> tuple[Iterable[LineageEntry | TokenEntry], Any]:
-        """Read the complete lines after the cursor: the file's head and a position."""
+        """Read the complete lines after the cursor."""
         try:
+            status = self.path_for(rollout_id).stat()
+            if cursor is not None and (status.st_ino, status.st_size) == (cursor.inode, cursor.position):
+                return [], cursor
             descriptor = os.open(self.path_for(rollout_id), os.O_RDONLY)
         except FileNotFoundError:
             if cursor is not None:
                 raise CursorReset from None
             return [], None
         try:
-            # A writer holds the lock for one append only; without the lock the tail still ends at a complete line.
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            size, head = os.fstat(descriptor).st_size, file_head(descriptor)
-            position = 0
-            if cursor is not None:
-                position = cursor[1]
-                if (position and cursor[0] != head) or position > size:
-                    raise CursorReset
-            if position == size:
-                return [], (head, position)
-            tail = os.pread(descriptor, size - position, position)
+            status, head = os.fstat(descriptor), file_head(descriptor)
+            position = cursor.position if cursor is not None else 0
+            if position > status.st_size or (position and not head.startswith(cursor.head)):
+                raise CursorReset
+            tail = os.pread(descriptor, status.st_size - position, position)
         finally:
             os.close(descriptor)
         entries: list[LineageEntry | TokenEntry] = []
@@ -226,7 +232,7 @@ class FileLineageStore(IncrementalLineageStore):
                 record = TokenEntry.model_validate(orjson.loads(line))
                 entries.append(LineageEntry.of(record, (position, position + len(line))))
             position += len(line)
-        return entries, (head, position)
+        return entries, _Cursor(status.st_ino, head, position)
 
     async def _load_entry(self, rollout_id: str, ref: Any) -> TokenEntry:
         begin, end = ref
