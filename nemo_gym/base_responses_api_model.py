@@ -10,13 +10,13 @@ If the provider answers with an error, the server answers 500 with the provider'
 import inspect
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from fastapi import Body, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, PrivateAttr, ValidationError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym import chat_streaming, responses_streaming
@@ -40,16 +40,32 @@ from nemo_gym.openai_utils import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
-from nemo_gym.rollout_correlation import RolloutContextMiddleware, current_rollout_id
+from nemo_gym.rollout_correlation import RolloutContextMiddleware, current_rollout_id, current_token_capture
 from nemo_gym.serve.app import create_app
 from nemo_gym.serve.endpoints import async_handler, json_bytes, json_response, resolved_signature
 from nemo_gym.server_utils import BaseServer, SimpleServer
+from nemo_gym.token_id_capture.call import run_captured
+from nemo_gym.token_id_capture.context import CaptureContext
+from nemo_gym.token_id_capture.control_routes import add_control_routes
+from nemo_gym.token_id_capture.endpoints import capture_template, require_control_token
+from nemo_gym.token_id_capture.external_capture import ledger_of
+from nemo_gym.token_id_capture.middleware import UncapturedRequestMiddleware
 
 logger = logging.getLogger(__name__)
 
 
+class ModelRoute(BaseModel):
+    """A route of a model server, without wildcards and query."""
+
+    method: str
+    path: str
+
+
 class BaseResponsesAPIModelConfig(BaseRunServerInstanceConfig):
     """Configuration fields of every model server."""
+
+    token_id_capture_non_generating_requests: list[ModelRoute] = []
+    """Routes that generate no tokens, besides those that the server class declares."""
 
 
 class BaseResponsesAPIModel(BaseServer):
@@ -59,14 +75,24 @@ class BaseResponsesAPIModel(BaseServer):
 
 
 class _CaptureMiddleware:
-    """Removes the rollout prefix from paths and, with a store, captures the model calls of rollouts."""
+    """Removes the rollout prefix from paths and, with a store, captures the model calls of rollouts.
+
+    With `tokens`, requests that token capture does not see mark their rollouts.
+    """
 
     LAYER = "rollout"
 
-    def __init__(self, app: ASGIApp, store: CaptureStore | None = None, model_ref: str | None = None) -> None:
-        inner_app = app
+    def __init__(
+        self,
+        app: ASGIApp,
+        store: CaptureStore | None = None,
+        model_ref: str | None = None,
+        tokens: CaptureContext | None = None,
+        non_generating: Collection[tuple[str, str]] = frozenset(),
+    ) -> None:
+        inner_app = app if tokens is None else UncapturedRequestMiddleware(app, tokens, non_generating)
         if store is not None:
-            inner_app = CallCaptureMiddleware(app, store, rollout_id=current_rollout_id, model_ref=model_ref)
+            inner_app = CallCaptureMiddleware(inner_app, store, rollout_id=current_rollout_id, model_ref=model_ref)
         self.app = RolloutContextMiddleware(inner_app)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -117,12 +143,29 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     SESSION_POLICY = "cookie-only"
     """Model servers keep nothing between calls, so an episode goes on after a restart."""
 
+    non_generating_model_routes: ClassVar[frozenset[tuple[str, str]]] = frozenset({("GET", "/"), ("GET", "/v1/models")})
+    """Routes `(METHOD, path)` that generate no tokens; other requests of a rollout mark its token capture."""
+    _token_capture: CaptureContext | None = PrivateAttr(default=None)
+
     def setup_webserver(self) -> FastAPI:
         """Build the app with the routes of every model server."""
         app = create_app(title=type(self).__name__)
         self.setup_session_middleware(app)
-        store = capture_store(getattr(self.server_client, "global_config_dict", None))
-        app.add_middleware(_CaptureMiddleware, store=store, model_ref=self.config.name)
+        config = getattr(self.server_client, "global_config_dict", None)
+        store = capture_store(config)
+        self._token_capture = capture_template(
+            config, model_ref=self.config.name, num_workers=getattr(self.config, "num_workers", None)
+        )
+        declared = {(route.method, route.path) for route in self.config.token_id_capture_non_generating_requests}
+        app.add_middleware(
+            _CaptureMiddleware,
+            store=store,
+            model_ref=self.config.name,
+            tokens=self._token_capture,
+            non_generating=self.non_generating_model_routes | declared,
+        )
+        if self._token_capture is not None and self._token_capture.external_staging:
+            add_control_routes(app, ledger_of(self._token_capture), require_control_token(config))
         responses = _ModelMethod.of(self.responses, NeMoGymResponseCreateParamsNonStreaming)
         chat = _ModelMethod.of(self.chat_completions, NeMoGymChatCompletionCreateParamsNonStreaming)
 
@@ -156,19 +199,29 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
         """Answer a Responses request. An override may also take `request` before `body`."""
 
+    async def _ask(self, method: _ModelMethod, request: Request, body: dict[str, Any] | BaseModel) -> Any:
+        """Validate a request and answer it; capture its tokens if it comes from a rollout whose tokens are captured."""
+        rollout_id = current_rollout_id() if self._token_capture is not None and current_token_capture() else None
+        if self._token_capture is None or rollout_id is None:
+            return await method(request, method.validate(body))
+
+        async def call_model(request_body: dict[str, Any] | BaseModel) -> Any:
+            return await method(request, method.validate(request_body))
+
+        return await run_captured(self._token_capture, rollout_id, body, call_model)
+
     async def _answer_responses(
         self, method: _ModelMethod, request: Request, body: dict[str, Any] | BaseModel
     ) -> BaseModel | Response:
         """Answer a Responses request: a pydantic model is returned as it is; JSON or a stream, as an HTTP response."""
         if isinstance(body, BaseModel) or not body.get("stream"):
-            answer = await method(request, method.validate(body))
+            answer = await self._ask(method, request, body)
             return answer if isinstance(answer, BaseModel) else _as_json(answer)
         request_body, dropped = responses_streaming.sanitise_request(body)
         self._log_dropped(dropped)
-        params = method.validate(request_body)
         try:
-            answer = await method(request, params)
-        except HTTPException:
+            answer = await self._ask(method, request, request_body)
+        except (HTTPException, RequestValidationError):
             raise
         except Exception as failure:  # in this dialect a stream reports failures as events
             logger.error("%s: a streamed response failed", self.config.name, exc_info=failure)
@@ -181,10 +234,10 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     async def _answer_chat(self, method: _ModelMethod, request: Request, body: dict[str, Any]) -> Response:
         """Answer a Chat Completions request as JSON or as a stream."""
         if body.get("stream") is not True:
-            return _as_json(await method(request, method.validate(body)))
+            return _as_json(await self._ask(method, request, body))
         request_body, dropped = chat_streaming.sanitise_request(body)
         self._log_dropped(dropped)
-        answer = await method(request, method.validate(request_body))
+        answer = await self._ask(method, request, request_body)
         if isinstance(answer, Response):
             return answer
         options = body.get("stream_options")
@@ -198,7 +251,7 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
             params = method.params.model_validate(converter.request_to_responses(body))
         except (ConversionError, ValidationError) as error:
             return _invalid_messages_request(_describe_failure(error))
-        answer = await method(request, params)
+        answer = await self._ask(method, request, params)
         if isinstance(answer, Response):
             return answer
         message = converter.response_to_message(answer, str(body.get("model") or self.config.name))

@@ -28,6 +28,13 @@ NG_SECONDS_KEY = "_ng_seconds"
 NG_PHASES_KEY = "_ng_phases"
 """The duration of each phase of a rollout, in seconds."""
 
+NG_TOKEN_CAPTURE_KEY = "_ng_token_capture"
+"""The counts of a rollout's token capture, and the reason if the rollout is masked."""
+NG_TOKEN_TRACES_KEY = "_ng_token_traces"
+"""The captured calls that are not in `response.output`: sub-agents, compacted contexts, branches."""
+MASK_SAMPLE_KEY = "mask_sample"
+"""True if a rollout must not be trained on."""
+
 MCP_SESSION_TOKEN_HEADER = "X-NeMo-Gym-Session-Token"
 MCP_METADATA_KEY = "mcp"
 RESERVED_MCP_TOOL_NAMES = frozenset({"verify", "seed_session", "aggregate_metrics", "mcp"})

@@ -60,6 +60,8 @@ from nemo_gym.rollouts.run_files import materialized_path_for
 from nemo_gym.rollouts.run_identity import Identity, code_versions, server_fields
 from nemo_gym.rollouts.scoring_rules import AGENTS, scoring_rules
 from nemo_gym.rollouts.store import RolloutStore
+from nemo_gym.rollouts.token_delivery import TokenDelivery
+from nemo_gym.serve.correlation import maybe_rollout_id_from_run_body
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status, setup_server_client
 from nemo_gym.transport import call_timing, deadlines
 from nemo_gym.transport.deadlines import ALLOWANCE_HEADER, Allowance
@@ -248,10 +250,17 @@ class RolloutCollectionHelper:
         """
         client = self.setup_server_client(head_server_config)
         slots = semaphore if semaphore is not None else nullcontext()
+        tokens = TokenDelivery.from_config(client.global_config_dict)
 
         async def send(row: Row) -> RowAndResult:
             async with slots:
-                return row, await _run_on_agent(client, row)
+                if tokens is None or not tokens.takes_part(row):
+                    return row, await _run_on_agent(client, row)
+                sent_row = tokens.with_unique_id(row)
+                result = await _run_on_agent(client, sent_row)
+                if isinstance(result, dict):
+                    await tokens.deliver_now(result, maybe_rollout_id_from_run_body(sent_row) or "")
+                return row, result
 
         return in_completion_order(map(send, examples))
 
@@ -264,6 +273,7 @@ class RolloutCollectionHelper:
             ConfigError: the stored run differs from the requested one, or the rows are missing or cannot be sent.
             StoreError: another process collects into this output, or it cannot be written.
         """
+        TokenDelivery.from_config(servers)  # raises an error if token capture is on and could not deliver
         with RolloutStore(config.output_jsonl_fpath) as store:
             check_request(store, self._request(config, servers, max_attempts=1))
 
@@ -302,7 +312,8 @@ class RolloutCollectionHelper:
         max_attempts = config.max_rollout_attempts or _get_max_rollout_attempts()
         request = self._request(config, servers, max_attempts)
         counts = OutcomeCounts()
-        with RolloutStore(config.output_jsonl_fpath, sync_seconds=config.sync_seconds) as store:
+        tokens = TokenDelivery.from_config(servers)
+        with RolloutStore(config.output_jsonl_fpath, sync_seconds=config.sync_seconds, on_sync=tokens) as store:
             prepared = await prepare_run_in_thread(store, request)
             self.on_plan(prepared.summary)
             stop = StopCondition(
@@ -312,8 +323,8 @@ class RolloutCollectionHelper:
             )
             await collect(
                 prepared.jobs,
-                rollout_sender(client, config, _process_config()),
-                [counts, *self.observers, *observers],
+                rollout_sender(client, config, _process_config(), tokens),
+                [counts, *self.observers, *observers, *([tokens] if tokens is not None else [])],
                 concurrency=config.num_samples_in_parallel or DEFAULT_CONCURRENCY,
                 store=store.write,
                 rules=self.attempt_rules(config, servers),
@@ -321,6 +332,8 @@ class RolloutCollectionHelper:
                 stop=stop,
                 answered_job=prepared.answered_job,
             )
+        if tokens is not None:
+            await tokens.close()
         if stop.reason is not None:
             counts.stop(stop.reason, prepared.summary.to_run)
             log = logger.info if stop.refusal else logger.warning  # `counts.problem` reports a refusal as an error
@@ -429,11 +442,17 @@ def _fill_prompt(prompt: PromptConfig, row: Row, location: str) -> Row:
 
 
 def rollout_sender(
-    client: ServerClient, config: LimitOptions, settings: Mapping[str, Any], *, keep_replies: bool = False
+    client: ServerClient,
+    config: LimitOptions,
+    settings: Mapping[str, Any],
+    tokens: TokenDelivery | None = None,
+    *,
+    keep_replies: bool = False,
 ) -> Send:
     """Return the function that sends a job to its agent with deadline and limits.
 
-    It adds captures if they are on in `settings`. With `keep_replies` a cancelled rollout returns what was generated.
+    It adds captures if they are on in `settings`, and captured tokens with `tokens`. With `keep_replies` a cancelled
+    rollout returns what was generated; results are then handed to a trainer and not stored.
     """
     seconds = config.rollout_timeout_seconds
     allowance = replace(config.allowance, keep_replies=1) if keep_replies else config.allowance
@@ -445,7 +464,8 @@ def rollout_sender(
             return await _run_on_agent(client, job.row, headers=headers)
 
     captures = capture_store(settings)
-    return send if captures is None else with_captures(send, captures)
+    sender = send if tokens is None else tokens.wrap(send, stored=not keep_replies)
+    return sender if captures is None else with_captures(sender, captures)
 
 
 async def _run_on_agent(client: ServerClient, row: Row, **options: Any) -> Any:

@@ -35,6 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "rollout_observability",
         "secret_utils",
     ),
+    ("token_id_capture",),
     ("serve", "capture"),
     ("global_config",),
     ("transport", "catalog", "journal"),

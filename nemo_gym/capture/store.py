@@ -49,11 +49,11 @@ class CaptureStore:
         self.directory = Path(directory)
 
     def path_for(self, rollout_id: str) -> Path:
-        return self.directory / f"{_safe_file_name(rollout_id)}.capture.jsonl"
+        return self.directory / f"{safe_file_name(rollout_id)}.capture.jsonl"
 
     def incomplete_path_for(self, rollout_id: str) -> Path:
         """Return the path of the marker file, which exists only if a call of the rollout is missing."""
-        return self.directory / f"{_safe_file_name(rollout_id)}.capture.incomplete"
+        return self.directory / f"{safe_file_name(rollout_id)}.capture.incomplete"
 
     def append(self, rollout_id: str, record: ModelCallRecord) -> None:
         """Append a call to the capture file of a rollout and sync it to disk.
@@ -67,7 +67,7 @@ class CaptureStore:
         path = self.path_for(rollout_id)
         self.directory.mkdir(parents=True, exist_ok=True)
         is_new = not path.exists()
-        with path.open("ab+") as file, _lock(file.fileno()):
+        with path.open("ab+") as file, file_lock(file.fileno()):
             size = os.fstat(file.fileno()).st_size
             complete_size = last_line_begin(file.fileno(), size)
             if complete_size < size:
@@ -189,7 +189,7 @@ def _gap(code: str, detail: str) -> dict[str, Any]:
     return {"code": code, "detail": detail}
 
 
-def _safe_file_name(rollout_id: str) -> str:
+def safe_file_name(rollout_id: str) -> str:
     """Return the rollout id; raise ValueError if it is not safe as a file name."""
     if not ROLLOUT_ID_PATTERN.fullmatch(rollout_id):
         raise ValueError(f"not a rollout id: {rollout_id!r} (letters, digits, '.', '_', '-'; first a letter or digit)")
@@ -197,7 +197,7 @@ def _safe_file_name(rollout_id: str) -> str:
 
 
 @contextmanager
-def _lock(descriptor: int) -> Iterator[None]:
+def file_lock(descriptor: int) -> Iterator[None]:
     """Hold the advisory lock of a file. The lock is polled, because a blocking `flock` has no timeout."""
     lock_deadline = time.monotonic() + LOCK_TIMEOUT_S
     while True:

@@ -78,7 +78,7 @@ def message_from_response(response: Json, *, model: str, new_id: NewId) -> Json:
         parts = item.get("content") if kind == "message" else None
         has_refusal |= isinstance(parts, list) and any(part["type"] == "refusal" for part in parts)
     return {
-        "id": new_id("msg"),
+        "id": str(response.get("id") or new_id("msg")),  # of the response, so that both name the same generation
         "type": "message",
         "role": "assistant",
         "model": model,

@@ -8,4 +8,5 @@
 - `aggregate`: metrics per agent, with those that servers compute
 - `merged_outputs`: the outputs of several runs, read as one
 - `capture_join`: captured model calls and trajectories, added to results
+- `token_delivery`: captured tokens, put into results
 """

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from nemo_gym.journal import (
     Entry,
@@ -32,6 +32,14 @@ from nemo_gym.rollouts.outcome import (
 from nemo_gym.rollouts.output_guard import GuardedWriter, RestorableFile
 from nemo_gym.wire.call_reply import encode_json
 from nemo_gym.wire.stored_rollout import RolloutKey, Row, StoredRollout, mark_invalid_reward
+
+
+class SyncObserver(Protocol):
+    """Learns on the sync thread which records are on the disk: those written before `before_sync` was called."""
+
+    def before_sync(self) -> None: ...
+
+    def after_sync(self) -> None: ...
 
 
 @dataclass
@@ -101,8 +109,11 @@ class RolloutStore:
     Written lines are synced to the disk every `sync_seconds`, on a thread, and at the end.
     """
 
-    def __init__(self, output: str | Path, *, sync_seconds: float | None = None) -> None:
+    def __init__(
+        self, output: str | Path, *, sync_seconds: float | None = None, on_sync: SyncObserver | None = None
+    ) -> None:
         self.output = Path(output)
+        self._on_sync = on_sync
         self.failures = run_files.failures_path_for(output)
         self.materialized = run_files.materialized_path_for(output)
         self.aggregate_metrics = run_files.aggregate_metrics_path_for(output)
@@ -182,7 +193,10 @@ class RolloutStore:
                 closing.callback(restorable.close)
                 closing.callback(restorable.restore_or_save)
             if self._sync_seconds is not None:
-                closing.callback(PeriodicSync([scored.sync, failed.sync], self._sync_seconds).stop)
+                before = [self._on_sync.before_sync] if self._on_sync is not None else []
+                after = [self._on_sync.after_sync] if self._on_sync is not None else []
+                syncs = [*before, scored.sync, failed.sync, *after]
+                closing.callback(PeriodicSync(syncs, self._sync_seconds).stop)
             self._journals = scored, failed
         return self._journals
 

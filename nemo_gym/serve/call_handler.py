@@ -25,7 +25,13 @@ from starlette.types import Message, Receive, Scope, Send
 
 from nemo_gym.errors import SessionLost
 from nemo_gym.keys import DEADLINE_HEADER, ROLLOUT_HEADER
-from nemo_gym.serve.correlation import ROLLOUT_PREFIX_SCOPE_KEY, ROLLOUT_PREFIX_START, adopt_rollout, split_path
+from nemo_gym.serve.correlation import (
+    MODEL_ENDPOINTS,
+    ROLLOUT_PREFIX_SCOPE_KEY,
+    ROLLOUT_PREFIX_START,
+    adopt_rollout,
+    split_path,
+)
 from nemo_gym.serve.endpoints import (
     OUTCOME_KEY,
     EndpointOutcome,
@@ -210,6 +216,8 @@ class CallHandler:
         prefix = None
         if self._has_rollout_prefixes and path.startswith(ROLLOUT_PREFIX_START):
             path, prefix = split_path(path)
+            if prefix is not None and prefix["tokens"] is not None and path not in MODEL_ENDPOINTS:
+                return None, prefix  # the middleware notes requests that token capture does not see
         plan = self.router.plan(method, path)
         return (plan if plan is not None and plan.has_plain_path else None), prefix
 

@@ -12,15 +12,18 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nemo_gym.errors import GymError
-from nemo_gym.keys import NG_FAILURE_DETAIL_KEY, ROLLOUT_ID_KEY_NAME
+from nemo_gym.keys import (
+    MASK_SAMPLE_KEY,
+    NG_FAILURE_DETAIL_KEY,
+    NG_TOKEN_CAPTURE_KEY,
+    NG_TOKEN_TRACES_KEY,
+    ROLLOUT_ID_KEY_NAME,
+)
 from nemo_gym.training.types import OutcomeName, Rollout, Sample, Span, VersionRange
 from nemo_gym.wire.base import has_token_fields
 from nemo_gym.wire.stored_rollout import LIMIT_CLASS, RolloutKey, StoredRollout, finite_float
 
 MAIN_TRACE = "main"
-TRACES_KEY = "_ng_token_traces"
-MASK_KEY = "mask_sample"
-CAPTURE_KEY = "_ng_token_capture"
 STEP_REWARDS_KEY = "step_rewards"
 CANCELLED_CLASS = "cancelled"
 
@@ -299,10 +302,10 @@ def _is_from_model(item: Mapping[str, Any]) -> bool:
 
 def _side_traces(result: Mapping[str, Any], rollout_id: str, next_turn: int) -> Iterator[tuple[str, list[_ModelCall]]]:
     """Yield the traces besides the main one; their turns are numbered on."""
-    traces = result.get(TRACES_KEY)
+    traces = result.get(NG_TOKEN_TRACES_KEY)
     for number, trace in enumerate(traces if isinstance(traces, list) else []):
         if not isinstance(trace, Mapping) or not isinstance(trace.get("calls"), list):
-            raise TokenFieldsError(f"entry {number} of {TRACES_KEY} is not a trace", where=rollout_id or None)
+            raise TokenFieldsError(f"entry {number} of {NG_TOKEN_TRACES_KEY} is not a trace", where=rollout_id or None)
         name = str(trace.get("trace") or f"trace-{number + 1}")
         calls = [
             _checked_call(call if isinstance(call, Mapping) else {}, next_turn + position, name, rollout_id)
@@ -365,7 +368,7 @@ def _why_not_trainable(
         return f"the rollout is {outcome}" + (f": {parts}" if parts else "")
     if problem is not None:
         return problem
-    if stored.record.get(MASK_KEY):
+    if stored.record.get(MASK_SAMPLE_KEY):
         return _mask_reason(stored.record)
     if not built.samples:
         return "the model server reported no token ids (return_token_id_information is off)"
@@ -376,10 +379,14 @@ def _why_not_trainable(
 
 def _mask_reason(record: Mapping[str, Any]) -> str:
     """Return why token capture or the agent masked a rollout."""
-    capture = record.get(CAPTURE_KEY)
+    capture = record.get(NG_TOKEN_CAPTURE_KEY)
     facts = capture if isinstance(capture, Mapping) else {}
     attribution = facts.get("terminal_attribution")
-    reason = facts.get("error") or (attribution.get("reason") if isinstance(attribution, Mapping) else None)
+    reason = (
+        facts.get("mask_reason")
+        or facts.get("error")
+        or (attribution.get("reason") if isinstance(attribution, Mapping) else None)
+    )
     if not reason and facts.get("capture_incomplete"):
         reason = "the captured calls are incomplete"
     return f"masked: {reason}" if reason else "masked by the agent"
@@ -388,7 +395,7 @@ def _mask_reason(record: Mapping[str, Any]) -> str:
 def _count_generated(result: Mapping[str, Any]) -> int:
     """Count the generated token ids of a record whose token fields are invalid."""
     items = [item for item in StoredRollout(result).output if isinstance(item, Mapping)]
-    for trace in result.get(TRACES_KEY) or []:
+    for trace in result.get(NG_TOKEN_TRACES_KEY) or []:
         calls = trace.get("calls") if isinstance(trace, Mapping) else None
         items += [call for call in calls or [] if isinstance(call, Mapping)]
     lists = (item.get("generation_token_ids") for item in items)

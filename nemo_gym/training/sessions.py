@@ -45,6 +45,7 @@ from nemo_gym.rollouts.outcome import (
     ScoredRollout,
     outcome_record,
 )
+from nemo_gym.rollouts.token_delivery import TokenDelivery
 from nemo_gym.serve.correlation import rollout_path_prefix
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
 from nemo_gym.training.admission import STALE, Admission
@@ -108,7 +109,8 @@ class Gym:
         self._max_staleness = max_staleness
         self._rules = RolloutCollectionHelper(monitor=monitor).attempt_rules(limits, servers)
         self._retries = RolloutRetryPolicy(max_attempts=max_attempts)
-        self._send = rollout_sender(client, limits, servers, keep_replies=True)
+        tokens = TokenDelivery.from_config(servers)
+        self._send = rollout_sender(client, limits, servers, tokens, keep_replies=True)
         self._tasks = 0
         self._streams: set[RolloutStream] = set()
 

@@ -22,6 +22,7 @@ from nemo_gym.openai_utils import (
 )
 from nemo_gym.responses_converter import ResponsesConverter
 from nemo_gym.server_utils import SESSION_ID_KEY
+from nemo_gym.token_id_capture.external_capture import ExternalCaptureHandler, make_external_capture_handler
 from nemo_gym.transport.model_client import PacedOpenAI, validate_answer
 from nemo_gym.wire.base import has_token_fields
 from responses_api_models.vllm_model import audio, reply_body, request_body, token_transport
@@ -59,12 +60,14 @@ class VLLMModel(SimpleResponsesAPIModel):
     _template_ends: dict[tuple[str, bytes], TemplateEnds | None] = PrivateAttr(default_factory=dict)
     """What the chat template writes around an answer, by endpoint and template arguments."""
     _reported_breaks: set[str] = PrivateAttr(default_factory=set)
+    _external_capture: ExternalCaptureHandler | None = PrivateAttr(default=None)
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
         self._clients = self.make_clients()
         self._converter = self.make_converter()
         self._log = TransportLog.from_environment()
+        self._external_capture = make_external_capture_handler(getattr(self.server_client, "global_config_dict", None))
         if self.config.tokenizer is not None:
             self._render = request_body.local_render(self.config.tokenizer, self.config.name)
 
@@ -282,6 +285,13 @@ class VLLMModel(SimpleResponsesAPIModel):
         return tokens
 
     async def ask(self, client: PacedOpenAI, call: Call, body: Json) -> Json:
+        """Send one request to an endpoint and return its reply; a worker that keeps the tokens gets an admission."""
+        handler = self._external_capture
+        if handler is None or call != "chat_completion":
+            return await self.send(client, call, body)
+        return handler.take_coordinates(await self.send(client, call, handler.prepare_request(body)))
+
+    async def send(self, client: PacedOpenAI, call: Call, body: Json) -> Json:
         """Send one request to an endpoint and return its reply unchanged, with an entry in the transport log."""
         send = getattr(client, f"create_{call}")
         if self._log is None:

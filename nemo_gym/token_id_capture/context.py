@@ -1,0 +1,259 @@
+"""The capture of one model call: the context that the handler of a model server runs in, and its steps.
+
+`resolve_parent` → `register_call_intent` → the model → `capture_tokens`. A capture that fails marks its rollout and
+never fails the model call, except before the model is asked.
+"""
+
+import itertools
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from nemo_gym.token_id_capture.fingerprint import (
+    FINGERPRINT_VERSION,
+    assistant_fingerprint,
+    conversation_digest,
+)
+from nemo_gym.token_id_capture.lineage import (
+    LineageResolution,
+    LineageResolver,
+    ParentResolutionStatus,
+    UnresolvedReason,
+    count_capture_failure,
+    count_resolution,
+    opening_texts,
+    unresolved_because,
+)
+from nemo_gym.token_id_capture.protocols import TokenSink
+from nemo_gym.token_id_capture.records import (
+    TokenEntry,
+    TokenFields,
+    extract_token_fields,
+    response_to_output_items,
+    strip_token_fields,
+    token_digest,
+)
+from nemo_gym.token_id_capture.store import TokenCaptureStore
+
+logger = logging.getLogger(__name__)
+
+NO_TOKEN_IDS = "the model server returned no token ids"
+Items = Sequence[Mapping[str, Any]]
+
+
+@dataclass
+class CaptureContext:
+    """One captured model call."""
+
+    rollout_id: str
+    model_call_id: str = field(default_factory=lambda: f"mc_{uuid4().hex}")
+    token_sink: TokenSink | None = None
+    lineage_store: LineageResolver | None = None
+    delta_records: bool = False
+    external_staging: bool = False
+    admitted_at: float = field(default_factory=time.time)
+    model_ref: str | None = None
+    """Instance name of the model server."""
+    resolution: LineageResolution = field(default_factory=lambda: unresolved_because(UnresolvedReason.NOT_ATTEMPTED))
+    request_items: list[Any] = field(default_factory=list)
+    prefix_requested: bool = False
+    """The request to the engine carries the tokens of the call that it continues."""
+    admission: Any = None
+    """With external staging: the `CaptureAdmission` for the worker."""
+    commit: Any = None
+    """With external staging: the coordinates that the worker returned."""
+    captured: bool = False
+
+    @property
+    def parent_token_ids(self) -> Sequence[int]:
+        """The tokens that the prompt of this call must begin with; empty if it continues no captured call."""
+        return self.resolution.match.cumulative_token_ids if self.resolution.match is not None else ()
+
+
+_context: ContextVar[CaptureContext | None] = ContextVar("nemo_gym_token_capture_context", default=None)
+
+
+def current_capture_context() -> CaptureContext | None:
+    """Return the capture of the model call being served; None if it is not captured."""
+    return _context.get()
+
+
+def set_token_sink(context: CaptureContext) -> Token[CaptureContext | None]:
+    """Make a capture the current one; give the result to `reset_token_sink`."""
+    return _context.set(context)
+
+
+def reset_token_sink(token: Token[CaptureContext | None]) -> None:
+    """Undo `set_token_sink`."""
+    _context.reset(token)
+
+
+async def resolve_parent(request_items: Items) -> LineageResolution | None:
+    """Find the call that a request continues and remember it in the current capture; None without a capture.
+
+    Raises:
+        Exception: with external staging, a lookup that fails also fails the model call.
+    """
+    context = _context.get()
+    if context is None:
+        return None
+    context.request_items = list(request_items)
+    if context.external_staging:
+        from nemo_gym.token_id_capture.external_capture import admit_call  # this module is imported there
+
+        context.resolution = await admit_call(context, request_items)
+    elif context.lineage_store is None:
+        context.resolution = unresolved_because(UnresolvedReason.RESOLVER_UNAVAILABLE)
+    else:
+        try:
+            context.resolution = await context.lineage_store.resolve(context.rollout_id, request_items)
+        except Exception as error:  # of any store; the rollout is masked, the call goes on
+            logger.warning("the lineage of a call of rollout %s is unknown: %r", context.rollout_id, error)
+            context.resolution = unresolved_because(UnresolvedReason.LOOKUP_ERROR)
+    count_resolution(context.resolution.status)
+    return context.resolution
+
+
+async def register_call_intent() -> None:
+    """Record that a call begins, if the sink can. A failure is raised: nothing is computed that could not be stored."""
+    context = _context.get()
+    begin = getattr(context.token_sink, "begin_call", None) if context is not None else None
+    if context is None or begin is None or context.external_staging:
+        return
+    if getattr(context.token_sink, "needs_intents", True):
+        await begin(context.rollout_id, context.model_call_id)
+
+
+async def abandon_call() -> None:
+    """Record that the call failed or was cancelled before it had a generation, if the sink can."""
+    context = _context.get()
+    abandon = getattr(context.token_sink, "abandon_call", None) if context is not None else None
+    if context is None or abandon is None or context.captured or context.external_staging:
+        return
+    if not getattr(context.token_sink, "needs_intents", True):
+        return
+    try:
+        await abandon(context.rollout_id, context.model_call_id)
+    except Exception as error:  # of any sink; the call then counts as missing
+        logger.warning("a failed call of rollout %s was not recorded: %r", context.rollout_id, error)
+
+
+async def capture_tokens(response: Mapping[str, Any], request_messages: Items | None = None) -> TokenEntry | None:
+    """Store the generation of the current capture; mark the rollout incomplete if that is not possible."""
+    context = _context.get()
+    if context is None or context.external_staging or context.token_sink is None or context.captured:
+        return None
+    context.captured = True
+    items = context.request_items if request_messages is None else list(request_messages)
+    try:
+        fields = extract_token_fields(response)
+        if fields is None:
+            raise ValueError(NO_TOKEN_IDS + (f" ({context.model_ref})" if context.model_ref else ""))
+        entry = build_entry(context, response, items, fields)
+        ref = await context.token_sink.put(entry)
+        observe = getattr(context.lineage_store, "observe", None)
+        if observe is not None:
+            full_entry = _with_full_prompt(entry, fields)
+            observe(full_entry, ref, [*fields.prompt_token_ids, *fields.generation_token_ids])
+    except Exception as error:  # a failed capture must not fail the call
+        await mark_incomplete(context, str(error))
+        return None
+    return entry
+
+
+def build_entry(
+    context: CaptureContext, response: Mapping[str, Any], request_items: Items, fields: TokenFields
+) -> TokenEntry:
+    """Build the record of a generation."""
+    output_items, index = strip_token_fields(response_to_output_items(response))
+    tokens = [*fields.prompt_token_ids, *fields.generation_token_ids]
+    match, parent = context.resolution.match, context.parent_token_ids
+    has_prefix = bool(parent) and fields.prompt_token_ids[: len(parent)] == parent
+    is_delta = context.delta_records and has_prefix
+    opening = {"opening_texts": opening_texts(request_items)} if context.resolution.opens_context else {}
+    return TokenEntry(
+        rollout_id=context.rollout_id,
+        model_call_id=context.model_call_id,
+        model=str(response.get("model") or ""),
+        prompt_token_ids=fields.prompt_token_ids[len(parent) :] if is_delta else fields.prompt_token_ids,
+        generation_token_ids=fields.generation_token_ids,
+        generation_log_probs=fields.generation_log_probs,
+        routed_experts=fields.routed_experts,
+        output_items=output_items,
+        token_item_index=index,
+        created_at=context.admitted_at,
+        response_id=str(response.get("id") or ""),
+        parent_call_id=match.model_call_id if match is not None else None,
+        cum_len=len(tokens),
+        digest=token_digest(tokens),
+        parent_resolution=context.resolution.status.value,
+        parent_resolution_reason=context.resolution.reason,
+        opens_context=context.resolution.opens_context,
+        continuation_fingerprint=assistant_fingerprint([*request_items, *output_items]),
+        continuation_context_len=len(request_items),
+        continuation_context_digest=conversation_digest(request_items),
+        fingerprint_version=FINGERPRINT_VERSION,
+        prompt_is_delta=is_delta,
+        prefix_requested=context.prefix_requested,
+        prefix_supplied=context.prefix_requested and has_prefix,
+        **opening,
+    )
+
+
+async def mark_incomplete(context: CaptureContext, reason: str) -> None:
+    """Mark the rollout of a capture incomplete and log the reason."""
+    count_capture_failure()
+    logger.warning("a model call of rollout %s is not captured: %s", context.rollout_id, reason)
+    sink = context.token_sink
+    if sink is None:
+        return
+    try:
+        if isinstance(sink, TokenCaptureStore):
+            await sink.mark_incomplete(context.rollout_id, context.model_call_id, reason=reason)
+        else:
+            await sink.mark_incomplete(context.rollout_id, context.model_call_id)
+    except Exception as error:  # of any sink
+        logger.error("rollout %s could not be marked incomplete: %r", context.rollout_id, error)
+
+
+def _with_full_prompt(entry: TokenEntry, fields: TokenFields) -> TokenEntry:
+    """Return the record with its complete prompt, for a resolver in this process."""
+    if not entry.prompt_is_delta:
+        return entry
+    return entry.model_copy(update={"prompt_is_delta": False, "prompt_token_ids": fields.prompt_token_ids})
+
+
+def context_for(template: CaptureContext, rollout_id: str) -> CaptureContext:
+    """Return a new capture for a call of a rollout, with the stores of `template`."""
+    return CaptureContext(
+        rollout_id,
+        _new_call_id(),
+        template.token_sink,
+        template.lineage_store,
+        template.delta_records,
+        template.external_staging,
+        model_ref=template.model_ref,
+    )
+
+
+_call_numbers = itertools.count()
+_process_tag = ""
+
+
+def _new_call_id() -> str:
+    """Return a unique call id: random for the process, then counted, because random bytes cost a system call."""
+    global _process_tag
+    pid = f"{os.getpid():x}"
+    if not _process_tag.startswith(pid + "-"):  # also in a forked process
+        _process_tag = f"{pid}-{uuid4().hex}"
+    return f"mc_{_process_tag}_{next(_call_numbers):08x}"
+
+
+def is_continuation(context: CaptureContext) -> bool:
+    """Return whether the call continues a captured one."""
+    return context.resolution.status is ParentResolutionStatus.RESOLVED

@@ -1,0 +1,244 @@
+"""Lineage stores that read what other processes wrote: a base class with two hooks, and the one over token files."""
+
+import asyncio
+import contextlib
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from nemo_gym.capture.store import safe_file_name
+from nemo_gym.token_id_capture.ledger_files import LedgerFiles
+from nemo_gym.token_id_capture.lineage import (
+    CachedCall,
+    LineageEntry,
+    LineageResolution,
+    RolloutLineage,
+    UnresolvedReason,
+    resolved_match,
+    unresolved_because,
+)
+from nemo_gym.token_id_capture.records import TokenEntry
+from nemo_gym.token_id_capture.store import file_head
+
+MAX_INDEXED_ROLLOUTS = 65_536
+MAX_CACHED_TOKENS = 8_000_000
+
+
+class CursorReset(Exception):
+    """Raised by `_fetch_new_entries` if its cursor is not valid any more: everything is read again."""
+
+
+@dataclass
+class _RolloutIndex:
+    lineage: RolloutLineage = field(default_factory=RolloutLineage)
+    cursor: Any = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class IncrementalLineageStore:
+    """Index of a backend's calls, extended before each resolution by what is new. Subclasses implement the hooks.
+
+    Only the tokens of the call that is continued are loaded, with those of its parents if it is a delta record, and
+    their digest is verified.
+    """
+
+    def __init__(self) -> None:
+        self._rollouts: OrderedDict[str, _RolloutIndex] = OrderedDict()
+        self._tokens: OrderedDict[tuple[str, str], CachedCall] = OrderedDict()
+        self._token_count = 0
+
+    async def _fetch_new_entries(self, rollout_id: str, cursor: Any) -> tuple[Iterable[LineageEntry | TokenEntry], Any]:
+        """Return the calls after `cursor` (None: all) and the new cursor; raise `CursorReset` to start again."""
+        raise NotImplementedError
+
+    async def _load_entry(self, rollout_id: str, ref: Any) -> TokenEntry:
+        """Return the record at `ref`, the reference of its `LineageEntry`."""
+        raise NotImplementedError
+
+    async def _load_entries(self, rollout_id: str, refs: Sequence[Any]) -> list[TokenEntry]:
+        return [await self._load_entry(rollout_id, ref) for ref in refs]
+
+    def _read_locked(self, rollout_id: str) -> AbstractContextManager[Any]:  # noqa: ARG002 - for overrides
+        """Return a context manager that keeps writers of the rollout out while new entries are read."""
+        return contextlib.nullcontext()
+
+    def is_process_shared(self) -> bool:
+        return True
+
+    async def close(self) -> None:
+        self._rollouts.clear()
+        self._tokens.clear()
+        self._token_count = 0
+
+    async def resolve(self, rollout_id: str, request_items: Sequence[Mapping[str, Any]]) -> LineageResolution:
+        index = await self._updated_index(rollout_id)
+        resolution, entry = index.lineage.resolve(request_items)
+        if entry is None:
+            return resolution
+        call = await self._cumulative_tokens(rollout_id, entry, index.lineage)
+        return unresolved_because(UnresolvedReason.LOOKUP_ERROR) if call is None else resolved_match(entry, call)
+
+    async def _updated_index(self, rollout_id: str) -> _RolloutIndex:
+        """Return the index of a rollout with everything the backend has by now."""
+        index = self._index(rollout_id)
+        async with index.lock:
+            for _ in range(2):
+                try:
+                    with self._read_locked(rollout_id):
+                        entries, cursor = await self._fetch_new_entries(rollout_id, index.cursor)
+                except CursorReset:
+                    index.lineage, index.cursor = RolloutLineage(), None
+                    self._forget_tokens(rollout_id)
+                    continue
+                for entry in entries:
+                    index.lineage.add(entry if isinstance(entry, LineageEntry) else LineageEntry.of(entry))
+                index.cursor = cursor
+                return index
+        raise RuntimeError(f"the records of rollout {rollout_id} changed while they were read")
+
+    def _index(self, rollout_id: str) -> _RolloutIndex:
+        index = self._rollouts.setdefault(rollout_id, _RolloutIndex())
+        self._rollouts.move_to_end(rollout_id)
+        while len(self._rollouts) > MAX_INDEXED_ROLLOUTS:
+            self._rollouts.popitem(last=False)
+        return index
+
+    async def _cumulative_tokens(
+        self, rollout_id: str, entry: LineageEntry, lineage: RolloutLineage
+    ) -> CachedCall | None:
+        """Return the tokens of a call; None if a record of its chain is missing."""
+        chain: list[LineageEntry] = []
+        records: list[TokenEntry] = []
+        link: LineageEntry | None = entry
+        prefix: list[int] = []
+        while link is not None:
+            cached = self._tokens.get((rollout_id, link.model_call_id))
+            if cached is not None:
+                if not chain:
+                    return cached
+                prefix = cached.cumulative_token_ids
+                break
+            record = (await self._load_entries(rollout_id, [link.ref]))[0]
+            chain.append(link)
+            records.append(record)
+            if not record.prompt_is_delta:
+                break
+            if len(chain) > len(lineage.entries) or record.parent_call_id not in lineage.entries:
+                return None
+            link = lineage.entries[record.parent_call_id]
+        for record in reversed(records):
+            prefix = [*prefix, *record.prompt_token_ids, *record.generation_token_ids]
+        call = CachedCall(prefix, records[0].generation_log_probs)
+        self.remember_tokens(rollout_id, entry.model_call_id, call)
+        return call
+
+    def remember_tokens(self, rollout_id: str, model_call_id: str, call: CachedCall) -> None:
+        """Keep the tokens of a call; the ones used longest ago are dropped."""
+        self._tokens[rollout_id, model_call_id] = call
+        self._token_count += len(call)
+        while self._token_count > MAX_CACHED_TOKENS and len(self._tokens) > 1:
+            self._token_count -= len(self._tokens.popitem(last=False)[1])
+
+    def forget_call(self, rollout_id: str, model_call_id: str) -> None:
+        """Drop the cached tokens of a call."""
+        call = self._tokens.pop((rollout_id, model_call_id), None)
+        self._token_count -= len(call) if call is not None else 0
+
+    def _forget_tokens(self, rollout_id: str) -> None:
+        for key in [key for key in self._tokens if key[0] == rollout_id]:
+            self.forget_call(*key)
+
+
+class _Cursor(NamedTuple):
+    """How far a token file was read; its head tells whether it was replaced."""
+
+    inode: int
+    head: bytes
+    position: int = 0
+
+
+class FileLineageStore(IncrementalLineageStore):
+    """Resolves from the files of `TokenCaptureStore`, or from ledger files if a worker keeps the tokens.
+
+    The workers of one machine share the files.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        super().__init__()
+        self.root = Path(root)
+        ledger = LedgerFiles(root)
+        self.record, self.record_failure = ledger.record, ledger.record_failure
+        self.manifest, self.has_rows = ledger.manifest, ledger.has_rows
+        self._ledger = ledger
+
+    def path_for(self, rollout_id: str) -> Path:
+        return self.root / f"{safe_file_name(rollout_id)}.tokens.jsonl"
+
+    async def resolve(self, rollout_id: str, request_items: Sequence[Mapping[str, Any]]) -> LineageResolution:
+        resolution = await super().resolve(rollout_id, request_items)
+        if self._rollouts[rollout_id].cursor is None and await self._ledger.has_rows(rollout_id):
+            return await self._ledger.resolve(rollout_id, request_items)
+        return resolution
+
+    def observe(self, entry: TokenEntry, ref: Any = None, tokens: list[int] | None = None) -> None:
+        """Index a record that this process stored at `ref`, so that it is not read back from the file.
+
+        `tokens` are the complete tokens of the call.
+        """
+        index = self._index(entry.rollout_id)
+        position = index.cursor.position if index.cursor is not None else 0
+        if ref is None or index.lock.locked() or position != ref[0]:
+            return
+        cursor = index.cursor
+        if cursor is None:
+            with self.path_for(entry.rollout_id).open("rb", buffering=0) as file:
+                cursor = _Cursor(os.fstat(file.fileno()).st_ino, file_head(file.fileno()))
+        index.lineage.add(LineageEntry.of(entry, ref))
+        index.cursor = cursor._replace(position=ref[1])
+        if tokens is not None:
+            call = CachedCall(tokens, entry.generation_log_probs, is_verified=True)
+            self.remember_tokens(entry.rollout_id, entry.model_call_id, call)
+
+    async def _fetch_new_entries(self, rollout_id: str, cursor: Any) -> tuple[Iterable[LineageEntry | TokenEntry], Any]:
+        """Read the complete lines after the cursor."""
+        try:
+            status = self.path_for(rollout_id).stat()
+            if cursor is not None and (status.st_ino, status.st_size) == (cursor.inode, cursor.position):
+                return [], cursor
+            descriptor = os.open(self.path_for(rollout_id), os.O_RDONLY)
+        except FileNotFoundError:
+            if cursor is not None:
+                raise CursorReset from None
+            return [], None
+        try:
+            status, head = os.fstat(descriptor), file_head(descriptor)
+            position = cursor.position if cursor is not None else 0
+            if position > status.st_size or (position and not head.startswith(cursor.head)):
+                raise CursorReset
+            tail = os.pread(descriptor, status.st_size - position, position)
+        finally:
+            os.close(descriptor)
+        entries: list[LineageEntry | TokenEntry] = []
+        for line in tail.splitlines(keepends=True):
+            if not line.endswith(b"\n"):
+                break
+            with contextlib.suppress(ValueError):  # an unreadable line makes the snapshot incomplete
+                record = TokenEntry.model_validate(orjson.loads(line))
+                entries.append(LineageEntry.of(record, (position, position + len(line))))
+            position += len(line)
+        return entries, _Cursor(status.st_ino, head, position)
+
+    async def _load_entry(self, rollout_id: str, ref: Any) -> TokenEntry:
+        begin, end = ref
+
+        def read() -> bytes:
+            with self.path_for(rollout_id).open("rb") as file:
+                return os.pread(file.fileno(), end - begin, begin)
+
+        return TokenEntry.model_validate(orjson.loads(await asyncio.to_thread(read)))

@@ -1,0 +1,51 @@
+"""Token memory: put the token ids of earlier turns back on a request whose harness has dropped them.
+
+Many SDKs keep only the fields they know of an assistant message. The call that a request continues is known by its
+lineage; its tokens go on the last item that the model wrote, where engines and transports expect them.
+"""
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from nemo_gym.token_id_capture.context import CaptureContext
+from nemo_gym.token_id_capture.fingerprint import as_object, is_model_authored
+from nemo_gym.wire.base import has_token_fields
+
+Request = dict[str, Any] | BaseModel
+
+
+def restore_token_fields(body: Request, context: CaptureContext) -> Request:
+    """Return a Responses or Chat request whose last model turn carries the tokens of the call that it continues.
+
+    The request is returned unchanged if it continues no captured call or its last model turn has token fields.
+    """
+    match = context.resolution.match
+    if match is None or not match.cumulative_token_ids or not match.generation_log_probs:
+        return body
+    fields = as_object(body)
+    key = "messages" if "messages" in fields else "input"
+    turns = fields.get(key)
+    index = _last_model_turn(turns) if isinstance(turns, list) else None
+    if not isinstance(turns, list) or index is None:
+        return body
+    context.prefix_requested = True
+    if has_token_fields(as_object(turns[index])):
+        return body
+    tokens, length = match.cumulative_token_ids, len(match.generation_log_probs)
+    dumped = body.model_dump(exclude_unset=True) if isinstance(body, BaseModel) else dict(body)
+    restored = list(dumped[key])
+    restored[index] = {
+        **restored[index],
+        "prompt_token_ids": tokens[:-length],
+        "generation_token_ids": tokens[-length:],
+        "generation_log_probs": match.generation_log_probs,
+    }
+    return {**dumped, key: restored}
+
+
+def _last_model_turn(turns: list[Any]) -> int | None:
+    for index in range(len(turns) - 1, -1, -1):
+        if is_model_authored(turns[index]):
+            return index
+    return None

@@ -1,0 +1,200 @@
+"""The record of one captured generation, its digest, and the token fields of model answers.
+
+An answer is a Responses, Chat or Messages payload. Exactly one of its output items, or the chat message, carries the
+token fields.
+"""
+
+import hashlib
+import math
+import struct
+import sys
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from nemo_gym.wire.base import REQUIRED_TOKEN_FIELDS, TOKEN_FIELDS, LogProbs, TokenIds, has_token_fields
+
+SCHEMA_VERSION: Literal[1] = 1
+DIGEST_VERSION = 1
+_DIGEST_DOMAIN = b"nemo-gym-tokens"
+
+Json = dict[str, Any]
+ParentResolution = Literal["root", "resolved", "unresolved"]
+
+
+class TokenEntry(BaseModel):
+    """One generation of a rollout: the tokens of its prompt, its own tokens, and the call that it continues."""
+
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    rollout_id: str
+    model_call_id: str
+    model: str = ""
+    prompt_token_ids: TokenIds
+    generation_token_ids: TokenIds
+    generation_log_probs: LogProbs
+    routed_experts: str | list[Any] | None = None
+    output_items: list[Json] = Field(default_factory=list)
+    """The model's output without the token arrays."""
+    token_item_index: int = 0
+    """The output item that carried the token arrays."""
+    created_at: float = 0.0
+    response_id: str = ""
+    parent_call_id: str | None = None
+    cum_len: int = 0
+    """Number of tokens of the complete prompt and the generation, also in a delta record."""
+    digest: str = ""
+    """Digest of these tokens."""
+    parent_resolution: ParentResolution | None = None
+    parent_resolution_reason: str = ""
+    opens_context: bool = False
+    """The call continues no captured call, and every earlier model text in its request is in captured calls or came
+    with the task: a task with earlier turns, or a context that the agent compacted."""
+    continuation_fingerprint: str = ""
+    """Fingerprint of the model's part of a conversation that continues this call."""
+    continuation_context_len: int = 0
+    """Number of request items before the output."""
+    continuation_context_digest: str = ""
+    fingerprint_version: int | None = None
+    prompt_is_delta: bool = False
+    """`prompt_token_ids` has only the tokens after the parent's."""
+    prefix_requested: bool = False
+    """The request to the engine carried the parent's tokens."""
+    prefix_supplied: bool = False
+    """The prompt of the engine begins with the parent's tokens."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.generation_token_ids) != len(self.generation_log_probs):
+            raise ValueError(
+                f"{len(self.generation_token_ids)} generated token ids, but {len(self.generation_log_probs)} log-probs"
+            )
+        if self.output_items and not 0 <= self.token_item_index < len(self.output_items):
+            raise ValueError(f"token_item_index {self.token_item_index} is outside the {len(self.output_items)} items")
+        if (self.parent_resolution == "resolved") != (self.parent_call_id is not None):
+            raise ValueError("parent_call_id belongs to parent_resolution 'resolved'")
+        if self.prompt_is_delta and self.parent_resolution != "resolved":
+            raise ValueError("a delta prompt needs a resolved parent")
+        return self
+
+
+def token_digest(token_ids: Sequence[int]) -> str:
+    """Return the SHA-256 digest of a sequence of token ids as hexadecimal text.
+
+    Raises:
+        ValueError: an id is negative or larger than 64 bits.
+    """
+    digest = hashlib.sha256(_DIGEST_DOMAIN)
+    if token_ids:
+        digest.update(struct.pack(">BQ", DIGEST_VERSION, len(token_ids)))
+        digest.update(pack_ids(token_ids))
+    return digest.hexdigest()
+
+
+def pack_ids(token_ids: Sequence[int]) -> bytes:
+    """Return token ids as big-endian 64-bit numbers; raise ValueError for an id that is negative or too large."""
+    try:
+        numbers = array("Q", token_ids)
+    except (OverflowError, TypeError) as error:
+        raise ValueError(f"a token id is not a whole number from 0 to 2**64 - 1: {error}") from None
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+class TokenFields(NamedTuple):
+    """The token fields of one answer."""
+
+    prompt_token_ids: list[int]
+    generation_token_ids: list[int]
+    generation_log_probs: list[float]
+    routed_experts: Any = None
+
+
+def response_to_output_items(payload: Mapping[str, Any]) -> list[Json]:
+    """Return the output of a Responses, Chat or Messages payload as a list of items.
+
+    A chat message is one item. Thinking blocks of Messages become reasoning items.
+
+    Raises:
+        ValueError: the payload is none of the three, or has more than one choice.
+    """
+    if isinstance(payload.get("output"), list):
+        return [_as_object(item) for item in payload["output"]]
+    choices = payload.get("choices")
+    if isinstance(choices, list):
+        if len(choices) != 1:
+            raise ValueError(f"the answer has {len(choices)} choices; capture needs one")
+        return [_as_object(_as_object(choices[0]).get("message"))]
+    if isinstance(payload.get("content"), list) and payload.get("role") == "assistant":
+        return _items_of_message(payload["content"])
+    raise ValueError("the answer is neither a response, a chat completion nor a message")
+
+
+def extract_token_fields(payload: Mapping[str, Any]) -> TokenFields | None:
+    """Return the token fields of an answer; None if it has none.
+
+    Raises:
+        ValueError: two items carry token fields, an item carries only some of them, or a log-prob is not finite.
+    """
+    items = response_to_output_items(payload)
+    index = _carrier_index(items)
+    if index is None:
+        return None
+    item = items[index]
+    missing = [name for name in REQUIRED_TOKEN_FIELDS if item.get(name) is None]
+    if missing:
+        raise ValueError(f"the answer has token fields without {', '.join(missing)}")
+    prompt, generation, log_probs = (item[name] for name in REQUIRED_TOKEN_FIELDS)
+    fields = TokenFields(prompt, generation, log_probs, item.get("routed_experts"))
+    if len(fields.generation_token_ids) != len(fields.generation_log_probs):
+        raise ValueError(
+            f"the answer has {len(fields.generation_token_ids)} generated ids and "
+            f"{len(fields.generation_log_probs)} log-probs"
+        )
+    try:
+        is_finite = math.isfinite(math.fsum(fields.generation_log_probs))
+    except (TypeError, ValueError, OverflowError):
+        is_finite = False
+    if not is_finite:
+        raise ValueError("a log-prob of the answer is not a finite number")
+    return fields
+
+
+def strip_token_fields(items: Sequence[Mapping[str, Any]]) -> tuple[list[Json], int]:
+    """Return the items without token arrays, and the index of the item that carried them (0 without one)."""
+    index = _carrier_index(items)
+    return [{name: value for name, value in item.items() if name not in TOKEN_FIELDS} for item in items], index or 0
+
+
+def _carrier_index(items: Sequence[Mapping[str, Any]]) -> int | None:
+    carriers = [index for index, item in enumerate(items) if has_token_fields(item)]
+    if len(carriers) > 1:
+        raise ValueError(f"{len(carriers)} items of one answer carry token fields")
+    return carriers[0] if carriers else None
+
+
+def _as_object(value: Any) -> Json:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise ValueError(f"an output item must be an object, not {type(value).__name__}")
+
+
+def _items_of_message(blocks: list[Any]) -> list[Json]:
+    """Return the content of a Messages answer as items."""
+    items: list[Json] = []
+    for block in map(_as_object, blocks):
+        kind = block.get("type")
+        if kind in ("thinking", "redacted_thinking"):
+            summary = [{"type": "summary_text", "text": block["thinking"]}] if block.get("thinking") else []
+            items.append({"type": "reasoning", "summary": summary})
+        elif kind == "tool_use":
+            call = {"type": "function_call", "call_id": block.get("id"), "name": block.get("name")}
+            items.append({**call, "arguments": block.get("input")})
+        else:
+            part = {"type": "output_text", "text": block["text"]} if kind == "text" else block
+            items.append({"type": "message", "role": "assistant", "content": [part]})
+    return items
