@@ -143,7 +143,7 @@ async def call_tool(
 
     Raises:
         ToolError: the arguments are invalid, or the tool raised it; the message is for the model.
-        InvalidTool: the tool needs a request, and there is none.
+        InvalidTool: the tool needs a request, which a step does not have.
     """
     signature = method.signature
     if signature.request_names and request is None:

@@ -22,7 +22,7 @@ from nemo_gym.base_resources_server import (
     BaseVerifyResponse,
 )
 from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, Body, SimpleResponsesAPIAgent
-from nemo_gym.errors import EnvFailed
+from nemo_gym.errors import EnvFailed, InvalidReward
 from nemo_gym.keys import (
     CLOSE_PATH,
     EPISODE_HEADER,
@@ -49,6 +49,7 @@ from nemo_gym.server_utils import (
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.client_response import read_at_most, reply_header
 from nemo_gym.transport.large_bodies import ResponseTooLong
+from nemo_gym.transport.response_errors import ERROR_HEADER
 from nemo_gym.wire.call_reply import parse_tool_arguments
 from nemo_gym.wire.episode import NO_SIGNALS, Content, Opening, Signals, apply_opening, read_content
 
@@ -346,6 +347,8 @@ class SimpleAgent(SimpleResponsesAPIAgent):
     async def _tool_output(self, reply: Any, tool: str, session: Session) -> Content:
         """Read the reply of a tool, which may be a step, or return an error for the model if it is too long."""
         signals = self.signals_of(reply)
+        if reply_header(reply, ERROR_HEADER) == InvalidReward.__name__:
+            await raise_for_status(reply)  # an error of the environment, not an answer for the model
         session.done = session.done or signals.done
         if signals.reward is not None:
             session.add_reward(signals.reward)
