@@ -69,11 +69,11 @@ class SessionCloser:
             await self._call_hook(session_id)
 
     async def close_all(self) -> None:
-        """Close the open sessions and wait for all hooks, at most until the timeout of one hook."""
+        """Close the open sessions and wait for all hooks, slightly longer than the timeout of one hook."""
         for session_id in list(self._used_at):
             self.close_later(session_id)
         if self._closing:
-            await asyncio.wait(self._closing, timeout=self._timeout)
+            await asyncio.wait(self._closing, timeout=self._timeout + 1.0)
 
     async def _call_hook(self, session_id: str) -> None:
         """Call the hook; log its error, or that it took too long. A failing hook fails no rollout."""
