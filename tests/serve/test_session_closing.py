@@ -50,7 +50,7 @@ class Docker(SimpleResourcesServer):
 
 
 class World:
-    """A server with a client that keeps cookies; `closed` waits for a number of closed sessions."""
+    """A server with a client that keeps cookies; `wait_for_close` waits for a closed session."""
 
     def __init__(self, server_class: type[SimpleResourcesServer] = Docker, **settings: Any) -> None:
         self.server: Any = offline_server(server_class, **settings)
@@ -61,7 +61,7 @@ class World:
     async def post(self, path: str, **body: Any) -> httpx.Response:
         return await self.http.post(path, json=body)
 
-    async def closed(self) -> list[str]:
+    async def wait_for_close(self) -> list[str]:
         async with asyncio.timeout(5):
             await self.server._stop.wait()
         return list(self.server._stopped)
@@ -83,7 +83,7 @@ async def test_a_verified_session_is_closed_once(text: str) -> None:
     await world.post("/seed_session")
 
     verdict = await world.post("/verify", **ROW, response=text_response(text))
-    closed = await world.closed()
+    closed = await world.wait_for_close()
     await world.post(CLOSE_PATH)
     await world.post("/verify", **ROW, response=text_response("fine"))
 
@@ -98,7 +98,7 @@ async def test_an_agent_that_gives_up_closes_the_session() -> None:
     await world.post("/seed_session")
 
     assert (await world.post(CLOSE_PATH)).status_code == 200
-    assert len(await world.closed()) == 1
+    assert len(await world.wait_for_close()) == 1
 
 
 async def test_a_failed_seed_is_closed() -> None:
@@ -106,7 +106,7 @@ async def test_a_failed_seed_is_closed() -> None:
     world = World()
 
     assert (await world.post("/seed_session", fail=True)).status_code == 500
-    await world.closed()
+    await world.wait_for_close()
     assert world.server._running == set()
 
 
@@ -136,13 +136,13 @@ class Stuck(Docker):
         await asyncio.Event().wait()
 
 
-class Broken(Docker):
+class BrokenHook(Docker):
     def close(self, session_id: str) -> None:  # type: ignore[override]  # synchronous, so it runs on a thread
         assert threading.current_thread() is not threading.main_thread()
         raise RuntimeError("docker is gone")
 
 
-@pytest.mark.parametrize(("server", "text"), [(Stuck, "did not end within 0.05 s"), (Broken, "docker is gone")])
+@pytest.mark.parametrize(("server", "text"), [(Stuck, "did not end within 0.05 s"), (BrokenHook, "docker is gone")])
 async def test_a_hook_that_hangs_or_fails_is_logged_and_fails_no_rollout(
     server: type[Docker], text: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -46,7 +46,7 @@ LEAVES: list[Any] = [
 ]
 
 
-def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+def nested_types(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(
         inner.map(lambda kind: list[kind]),
         inner.map(lambda kind: Optional[kind]),  # noqa: UP045 - the form that the test is about
@@ -56,7 +56,7 @@ def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-ANNOTATIONS = st.recursive(st.sampled_from(LEAVES), nested, max_leaves=4)
+ANNOTATIONS = st.recursive(st.sampled_from(LEAVES), nested_types, max_leaves=4)
 NAMES = st.sampled_from(
     ["city", "schema", "copy", "title", "model_config", "json", "self_", "default", "type", "items"]
 )

@@ -37,7 +37,7 @@ from nemo_gym.transport.response_errors import ERROR_HEADER
 PIXEL = bytes.fromhex("89504e470d0a1a0a")
 
 
-class Verified(SimpleResourcesServer):
+class EasyServer(SimpleResourcesServer):
     async def verify(self, body: BaseVerifyRequest) -> BaseVerifyResponse:
         return BaseVerifyResponse(**dict(body), reward=1.0)
 
@@ -52,7 +52,7 @@ class Tree(BaseModel):
     children: list["Tree"] = []
 
 
-class Weather(Verified):
+class Weather(EasyServer):
     """Tools of every form."""
 
     _seen: list[Any] = PrivateAttr(default_factory=list)
@@ -233,7 +233,7 @@ async def test_synchronous_tools_of_one_session_run_one_at_a_time(weather: Weath
     assert weather._most_running == 1
 
 
-class Opened(Verified):
+class Cave(EasyServer):
     """An opening with messages; its tools depend on the row."""
 
     @tool
@@ -254,7 +254,7 @@ class Opened(Verified):
 
 def test_an_opening_may_choose_the_tools_of_a_session() -> None:
     """A curriculum offers fewer tools in easy rows."""
-    http = TestClient(offline_server(Opened).prepare_webserver({}))
+    http = TestClient(offline_server(Cave).prepare_webserver({}))
 
     hard, easy = opening_of(http), opening_of(http, easy=True)
 
@@ -263,13 +263,13 @@ def test_an_opening_may_choose_the_tools_of_a_session() -> None:
     assert easy["messages"] == [{"role": "user", "content": "You wake up."}]
 
 
-class Seeded(BaseSeedSessionResponse):
+class SeedAnswer(BaseSeedSessionResponse):
     board: str
 
 
-class OwnSeed(Verified):
-    async def seed_session(self, body: BaseSeedSessionRequest) -> Seeded:
-        return Seeded(board="empty")
+class OwnSeed(EasyServer):
+    async def seed_session(self, body: BaseSeedSessionRequest) -> SeedAnswer:
+        return SeedAnswer(board="empty")
 
 
 class OwnSeedWithTool(OwnSeed):
@@ -288,13 +288,13 @@ def test_a_seed_answer_keeps_its_fields_beside_the_opening() -> None:
 
 def test_a_server_without_tools_answers_as_before() -> None:
     """Servers written for NeMo Gym run unchanged: the same body and no additional header."""
-    for server, body in ((Verified, {}), (OwnSeed, {"board": "empty"})):
+    for server, body in ((EasyServer, {}), (OwnSeed, {"board": "empty"})):
         reply = TestClient(offline_server(server).prepare_webserver({})).post("/seed_session", json={})
         assert reply.json() == body
         assert EPISODE_HEADER not in reply.headers
 
 
-class Overriding(Opened):
+class Overriding(Cave):
     async def look(self) -> str:  # still a tool
         """Look twice."""
         return "two rooms"
@@ -306,7 +306,7 @@ def test_an_override_of_a_tool_is_a_tool() -> None:
     assert TestClient(offline_server(Overriding).setup_webserver()).post("/look", json={}).text == "two rooms"
 
 
-class Clash(Opened):
+class Clash(Cave):
     def setup_webserver(self) -> FastAPI:
         app = super().setup_webserver()
         app.post("/look")(self.look)
@@ -322,7 +322,7 @@ def test_a_route_with_the_path_of_a_tool_is_refused() -> None:
 def test_a_reserved_name_is_refused() -> None:
     """A tool named verify would replace the verifier."""
 
-    class Bad(Verified):
+    class Bad(EasyServer):
         @tool(name="verify")
         async def check(self) -> str:
             return ""
@@ -331,7 +331,7 @@ def test_a_reserved_name_is_refused() -> None:
         Bad.tool_definitions()
 
 
-class Recursive(Verified):
+class Recursive(EasyServer):
     @tool
     async def walk(self, tree: Tree) -> str:
         return tree.label

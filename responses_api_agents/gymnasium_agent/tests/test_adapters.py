@@ -232,7 +232,7 @@ async def test_an_output_for_an_unknown_call_fails_the_rollout() -> None:
 def test_a_server_without_the_new_types_answers_as_before() -> None:
     """Agents and tests of other authors compare these bodies."""
 
-    class Plain(GymnasiumServer):
+    class PlainGame(GymnasiumServer):
         async def reset(self, metadata: dict[str, Any], session_id: str) -> tuple[str, dict[str, Any]]:
             return "hello", {"a": 1}
 
@@ -241,7 +241,7 @@ def test_a_server_without_the_new_types_answers_as_before() -> None:
 
     config = GymnasiumConfig(host=HOST, port=1, entrypoint="app.py", name="plain")
     client = ServerClient(head_server_config=BaseServerConfig(host=HOST, port=1), global_config_dict=OmegaConf.create())
-    http = TestClient(Plain(config=config, server_client=client).prepare_webserver({}))
+    http = TestClient(PlainGame(config=config, server_client=client).prepare_webserver({}))
 
     assert http.post("/reset", json=ROW).json() == {"observation": "hello", "info": {"a": 1}}
     response = {"id": "r", "created_at": 0, "model": "m", "object": "response", "output": [],

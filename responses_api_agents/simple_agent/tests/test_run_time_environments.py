@@ -72,7 +72,7 @@ class Quarry(SimpleResourcesServer):
 
     @tool
     async def wait(self) -> str:
-        """Wait for ever."""
+        """Wait without end."""
         await asyncio.Event().wait()
         return ""
 
@@ -297,12 +297,12 @@ async def test_a_cancelled_rollout_closes_its_session(world: Callable[..., World
 async def test_an_environment_without_openings_costs_no_call_more(world: Callable[..., World]) -> None:
     """Most environments are single-turn: the calls of a rollout are counted here so that they stay three."""
 
-    class Plain(SimpleResourcesServer):
+    class PlainServer(SimpleResourcesServer):
         async def verify(self, body: BaseVerifyRequest) -> BaseVerifyResponse:
             return BaseVerifyResponse(**dict(body), reward=1.0)
 
     bench = world([TEXT])
-    plain = Plain(config=bench.env.config, server_client=bench.client)
+    plain = PlainServer(config=bench.env.config, server_client=bench.client)
     in_process.unmount(HOST, PORTS["env"])
     in_process.mount(HOST, PORTS["env"], plain.prepare_webserver({}))
     paths: list[str] = []
