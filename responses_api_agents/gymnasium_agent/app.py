@@ -7,7 +7,8 @@ from typing import Any
 from fastapi import Request, Response
 from pydantic import BaseModel, ValidationError
 
-from nemo_gym.base_responses_api_agent import Body
+from nemo_gym.base_responses_api_agent import Body, episode_signals
+from nemo_gym.errors import EnvFailed
 from nemo_gym.openai_utils import (
     NeMoGymEasyInputMessage,
     NeMoGymFunctionCallOutput,
@@ -122,7 +123,7 @@ class GymnasiumAgent(SimpleAgent):
         """Run one episode; return the parameters with the first observation, and the response of the episode."""
         environment = self.config.resources_server.name
         reply = await self._reply(environment, "/reset", row, session)
-        session.needs_close = self.signals_of(reply).close
+        session.needs_close = episode_signals(reply).close
         start = await get_response_model(reply, ResetReply)
         params = with_observation(self._apply_start(row.responses_create_params, start), start.observation)
         items: list[Any] = []
@@ -166,7 +167,8 @@ class GymnasiumAgent(SimpleAgent):
         try:
             opening = Opening(messages=start.messages, tools=start.tools)
         except ValidationError as error:
-            raise self._invalid_reply("/reset", f"an invalid opening: {error}") from None
+            problem = f"/reset answered with an invalid opening: {error}"
+            raise EnvFailed(problem, where=self.config.resources_server.name) from None
         return apply_opening(params, opening)
 
 

@@ -21,14 +21,18 @@ from nemo_gym.base_resources_server import (
     BaseVerifyRequest,
     BaseVerifyResponse,
 )
-from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, Body, SimpleResponsesAPIAgent
+from nemo_gym.base_responses_api_agent import (
+    BaseResponsesAPIAgentConfig,
+    Body,
+    SimpleResponsesAPIAgent,
+    episode_signals,
+    open_conversation,
+)
 from nemo_gym.errors import EnvFailed, InvalidReward
 from nemo_gym.keys import (
     CLOSE_PATH,
-    EPISODE_HEADER,
     NG_FAILURE_CLASS_KEY,
     NG_FAILURE_DETAIL_KEY,
-    OPENING_KEY,
     STEP_REWARDS_KEY,
 )
 from nemo_gym.openai_utils import (
@@ -51,7 +55,7 @@ from nemo_gym.transport.client_response import read_at_most, reply_header
 from nemo_gym.transport.large_bodies import ResponseTooLong
 from nemo_gym.transport.response_errors import ERROR_HEADER
 from nemo_gym.wire.call_reply import parse_tool_arguments
-from nemo_gym.wire.episode import NO_SIGNALS, Content, Opening, Signals, apply_opening, read_content
+from nemo_gym.wire.episode import Content, read_content
 
 logger = logging.getLogger("nemo_gym.simple_agent")
 
@@ -186,29 +190,12 @@ class SimpleAgent(SimpleResponsesAPIAgent):
 
     async def open_episode(self, reply: Any, body: SimpleAgentRunRequest, session: Session) -> SimpleAgentRunRequest:
         """Add the messages and tools of the environment's opening, if the answer of `/seed_session` has one."""
-        signals = self.signals_of(reply)
+        signals = episode_signals(reply)
         session.needs_close = signals.close
         if not signals.opening:
             return body
-        try:
-            opening = Opening.model_validate((await get_response_json(reply))[OPENING_KEY])
-        except (KeyError, TypeError, ValueError) as error:  # also pydantic's ValidationError
-            raise self._invalid_reply("/seed_session", f"an invalid opening: {error}") from None
-        params = apply_opening(body.responses_create_params, opening)
+        params = await open_conversation(reply, body.responses_create_params)
         return body.model_copy(update={"responses_create_params": params})
-
-    def signals_of(self, reply: Any) -> Signals:
-        """Return what the environment reports about the episode in the header of a reply."""
-        value = reply_header(reply, EPISODE_HEADER)
-        if value is None:
-            return NO_SIGNALS
-        try:
-            return Signals.parse(value)
-        except ValueError as error:
-            raise self._invalid_reply("a call", f"an invalid {EPISODE_HEADER} header: {error}") from None
-
-    def _invalid_reply(self, call: str, problem: str) -> EnvFailed:
-        return EnvFailed(f"{call} answered with {problem}", where=self.config.resources_server.name)
 
     def close_unverified(self, session: Session) -> None:
         """Let the environment free the resources of a session that ends without verification, in the background.
@@ -346,7 +333,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
 
     async def _tool_output(self, reply: Any, tool: str, session: Session) -> Content:
         """Read the reply of a tool, which may be a step, or return an error for the model if it is too long."""
-        signals = self.signals_of(reply)
+        signals = episode_signals(reply)
         if reply_header(reply, ERROR_HEADER) == InvalidReward.__name__:
             await raise_for_status(reply)  # an error of the environment, not an answer for the model
         session.done = session.done or signals.done
@@ -359,7 +346,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             logger.warning("%s; the model gets an error instead (max_tool_output_bytes)", problem)
             return json.dumps({"error": f"The tool's answer is longer than {limit:,} bytes. Ask for less."})
         except ValueError as problem:
-            raise self._invalid_reply(f"/{tool}", str(problem)) from None
+            raise EnvFailed(f"/{tool}: {problem}", where=self.config.resources_server.name) from None
 
     async def _reply(self, server: str, path: str, body: Any, session: Session) -> Any:
         """Send a request within the session and return the successful reply."""
