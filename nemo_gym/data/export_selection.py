@@ -18,7 +18,7 @@ from nemo_gym.journal import scan_rows
 from nemo_gym.keys import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.wire.stored_rollout import StoredRollout
 
-ExportFormat: TypeAlias = Literal["sft", "dpo", "rl"]
+ExportFormat: TypeAlias = Literal["sft", "dpo", "rl", "samples"]
 FAILED, UNSCORED, MASKED, DUPLICATE = "failed", "without a finite reward", "masked by the agent", "given twice"
 MASK_KEY = "mask_sample"
 
@@ -31,7 +31,7 @@ class ExportDatasetConfig(BaseNeMoGymCLIConfig):
 
     rollouts_jsonl_fpath: list[str] = Field(min_length=1, description="Files of rollouts.")
     output_fpath: str = Field(description="The file to write, ending in .jsonl or .parquet.")
-    format: ExportFormat = Field(description="sft, dpo or rl.")
+    format: ExportFormat = Field(description="sft, dpo, rl or samples.")
     select: Literal["best", "above"] = Field(
         default="best", description="SFT: the best rollout of each task, or all above min_reward."
     )

@@ -45,6 +45,8 @@ class Sample:
     prompt_len: int
     """Number of tokens before the first generated one."""
     spans: list[Span]
+    rollout_id: str = ""
+    """The rollout that the sample belongs to."""
     trace: str = "main"
     """The part of the rollout the sample comes from: `main`, or the name of a sub-agent or compacted context."""
     routed_experts: list[Any] | None = None
@@ -57,6 +59,7 @@ class Sample:
 
     @property
     def trainable_tokens(self) -> int:
+        """Number of tokens to train on."""
         return sum(self.loss_mask)
 
 
@@ -64,8 +67,8 @@ class Sample:
 class Rollout:
     """One rollout as a trainer sees it: its outcome, its reward, and its samples.
 
-    Every generated token is in a span with mask 1, or is counted in `left_out` under the reason. A group baseline uses
-    only rollouts with `trainable`.
+    Every generated token is in exactly one span with mask 1, or is counted in `left_out` under a reason. A group
+    baseline uses only rollouts with `trainable`. The samples of other rollouts are there to look at.
     """
 
     rollout_id: str
@@ -84,6 +87,8 @@ class Rollout:
     """Why the rollout is not trainable; None if it is."""
     reward_components: Mapping[str, float] = field(default_factory=dict)
     step_rewards: list[float] = field(default_factory=list)
+    breaks: int = 0
+    """Prompts that did not start with the tokens of the calls before them. Each one began another sample."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Generated tokens that are in no span with mask 1: their number by reason."""
     timings: Mapping[str, float] = field(default_factory=dict)

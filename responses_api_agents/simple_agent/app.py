@@ -234,7 +234,9 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         reply = await self._reply(self.config.resources_server.name, "/verify", body, session)
         session.needs_close = False  # the environment closes a session that it verified
         result = getattr(reply, "model", None)  # a server in this process returns the object itself
-        if not isinstance(result, BaseVerifyResponse):
+        if isinstance(result, BaseVerifyResponse):
+            result = {**vars(result), **(result.model_extra or {})}
+        else:
             result = await get_response_json(reply)
         try:
             return SimpleAgentVerifyResponse.model_validate(dict(result))

@@ -1,12 +1,13 @@
-"""Turn rollouts into training data: SFT examples, DPO pairs or RL prompts, as JSONL or Parquet.
+"""Turn rollouts into training data: SFT examples, DPO pairs, RL prompts or token samples, as JSONL or Parquet.
 
   sft  messages of the best rollout of each task (or of all above --min-reward); columns messages, tools, loss_mask
   dpo  the best and the worst rollout of each task; columns prompt, chosen, rejected, tools
   rl   one prompt per task with its fields and the rewards of its rollouts; columns prompt, tools, metadata
+  samples  the exact tokens of every trainable rollout; columns token_ids, loss_mask, logprobs, reward, group
 
-The columns are those that TRL documents, plus the origin of each row; datasets.load_dataset reads both
-formats. Failed rollouts are never exported. Exit status: 0 written, 1 no rollout qualifies or a file is damaged, 2
-wrong usage.
+The columns of sft, dpo and rl are those that TRL documents, plus the origin of each row. datasets.load_dataset reads
+both formats. Failed rollouts are never exported. Exit status: 0 written, 1 no rollout qualifies or a file is damaged,
+2 wrong usage.
 
   gym dataset export --format sft -i results/rollouts.jsonl -o data/sft.jsonl
   gym dataset export --format dpo -i results/rollouts.jsonl -o data/dpo.parquet --min-gap 0.5
@@ -23,7 +24,7 @@ ROLES = ("assistant", "tool", "user", "system", "developer")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags = options.FlagGroup(parser)
-    flags.choice("--format", ("sft", "dpo", "rl"), "kind of training data")
+    flags.choice("--format", ("sft", "dpo", "rl", "samples"), "kind of training data")
     parser.add_argument(
         "-i", "--input", dest="rollouts_jsonl_fpath", action="append", metavar="FILE", help="rollouts; repeatable"
     )
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from nemo_gym.data.export import ExportDatasetConfig, export, format_counts
     from nemo_gym.rollouts.run_files import materialized_path_for
+    from nemo_gym.training.export import export_samples
 
     config = options.resolve_config(args, needs_model=False).config
     settings = options.load_options(ExportDatasetConfig, config, args)
@@ -54,7 +56,10 @@ def run(args: argparse.Namespace) -> int:
     run_ids = {path: run_id for path in files if (run_id := _read_run_id(path))}
     inputs = {path: inputs_path for path in files if (inputs_path := materialized_path_for(path)).is_file()}
     with output.transfer_meter("reading") as meter:
-        exported = export(settings, runs=run_ids, inputs=inputs, meter=meter)
+        if settings.format == "samples":
+            exported = export_samples(settings, meter=meter)
+        else:
+            exported = export(settings, runs=run_ids, inputs=inputs, meter=meter)
     facts = {
         "format": exported.format,
         "output": str(exported.path),
@@ -67,13 +72,13 @@ def run(args: argparse.Namespace) -> int:
     }
 
     def print_text() -> None:
-        noun = {"sft": "example", "dpo": "pair", "rl": "prompt"}[exported.format]
+        noun = {"sft": "example", "dpo": "pair", "rl": "prompt", "samples": "sample"}[exported.format]
         output.write(f"✓ {exported.rows:,} {noun}{'s' if exported.rows != 1 else ''} → {exported.path}")
         output.write(f"  from {exported.rollouts:,} scored rollouts of {exported.tasks:,} tasks")
         if exported.left_out:
             output.write(f"  left out: {format_counts(exported.left_out)}")
         if exported.skipped:
-            output.warn(f"selected but not representable as training data: {format_counts(exported.skipped)}")
+            output.warn(f"selected but not usable as training data: {format_counts(exported.skipped)}")
 
     output.write_result(facts, print_text, as_json=args.json)
     return 0
