@@ -1,26 +1,39 @@
 """Resources servers: tools, session state and verifier of an environment.
 
-A subclass overrides `verify`, adds tools as `POST /<tool_name>` routes after `super().setup_webserver()`, and stores
-the state of a rollout under the key `request.session[SESSION_ID_KEY]`, which the session cookie identifies.
+A subclass overrides `verify`, marks its tools with `@tool` (or adds them as `POST /<tool_name>` routes after
+`super().setup_webserver()`), and stores the state of a rollout under the key `request.session[SESSION_ID_KEY]`, which
+the session cookie identifies.
 """
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
-from fastapi import FastAPI
-from pydantic import ValidationError
+from fastapi import FastAPI, Request
+from pydantic import Field, PrivateAttr, ValidationError
 
 from nemo_gym.config_types import AggregateMetrics, AggregateMetricsRequest, BaseRunServerInstanceConfig
 from nemo_gym.errors import InvalidReward
 from nemo_gym.judge import judge_failsafe
-from nemo_gym.keys import MCP_METADATA_KEY, MCP_SESSION_TOKEN_HEADER, RESERVED_MCP_TOOL_NAMES
+from nemo_gym.keys import (
+    CLOSE_PATH,
+    MCP_METADATA_KEY,
+    MCP_SESSION_TOKEN_HEADER,
+    RESERVED_MCP_TOOL_NAMES,
+    SESSION_ID_KEY,
+)
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.reward_profile import AggregateMetricsMixin
 from nemo_gym.rollout_correlation import RolloutContextMiddleware
 from nemo_gym.serve.app import create_app
+from nemo_gym.serve.blocking import run_blocking
 from nemo_gym.serve.endpoints import answer_error, json_endpoint
+from nemo_gym.serve.openings import closing_after, with_opening
+from nemo_gym.serve.session_closing import SessionCloser, is_close_hook
+from nemo_gym.serve.tool_schema import SessionId
+from nemo_gym.serve.tools import SessionLocks, ToolError, add_tool_routes, check_routes, tool, tool_methods
 from nemo_gym.server_utils import BaseServer, SimpleServer
+from nemo_gym.wire.episode import Opening, Step, image_part, session_seed, text_part
 from nemo_gym.wire.run_seed_verify import (
     BaseMultiRewardVerifyResponse,
     BaseRunRequest,
@@ -88,6 +101,10 @@ class BaseResourcesServerConfig(BaseRunServerInstanceConfig):
 
     expose_tools_over_mcp: bool = False
     """Also offer the tools of the server over MCP, on `/mcp`."""
+    close_timeout_seconds: float = Field(default=30.0, gt=0)
+    """A `close` hook is abandoned after this time."""
+    close_idle_seconds: float = Field(default=86_400.0, gt=0)
+    """A session of a server with a `close` hook is closed after this time without a seed, `@tool` or verify call."""
     reward_range: tuple[float, float] | None = None
     """Minimum and maximum reward, for example `[0, 1]`; a reward outside the range is a failure (`invalid_reward`)."""
 
@@ -101,19 +118,74 @@ class BaseResourcesServer(BaseServer):
 class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleServer):
     """Base class of resources servers: routes for sessions, verification and metrics."""
 
+    _locks: SessionLocks = PrivateAttr(default_factory=SessionLocks)
+    _closer: SessionCloser | None = PrivateAttr(default=None)
+
     def setup_webserver(self) -> FastAPI:
         """Build the app with the routes of every resources server. Subclasses call this first, then add their tools."""
         app = create_app(title=type(self).__name__)
         self.setup_session_middleware(app)
         app.add_middleware(RolloutContextMiddleware)
-        app.post("/seed_session")(json_endpoint(self.seed_session))
-        app.post("/verify")(json_endpoint(judge_failsafe(reward_check(self.verify, self.config.name))))
+        seed: Callable[..., Any] = self.seed_session
+        verify = judge_failsafe(reward_check(self.verify, self.config.name))
+        tools = self.tool_definitions()
+        if self._has_close_hook():
+            self._closer = self._make_closer(app)
+            verify = closing_after(verify, self._closer)
+        if self._closer is not None or tools or type(self).seed_session is not SimpleResourcesServer.seed_session:
+            seed = with_opening(seed, tools, self._closer)
+        app.post("/seed_session")(json_endpoint(seed))
+        app.post("/verify")(json_endpoint(verify))
         app.post("/aggregate_metrics")(json_endpoint(self.aggregate_metrics))
         app.get("/reverify_mode")(self.reverify_mode)
+        add_tool_routes(app, self, self._locks, self._closer)
         return app
 
+    def prepare_webserver(self, global_config: Mapping[str, Any]) -> FastAPI:
+        """Build the complete app; refuse a route with the path of a tool."""
+        app = super().prepare_webserver(global_config)
+        check_routes(app, tool_methods(type(self)), self.config.name)
+        return app
+
+    @classmethod
+    def tool_definitions(cls, *names: str) -> list[dict[str, Any]]:
+        """Return the definitions of the methods with `@tool`, as a model request lists them; all, or those named."""
+        methods = tool_methods(cls)
+        return [methods[name].definition for name in names or methods]
+
+    async def close(self, session_id: str) -> None:
+        """End a session: free what it holds. Called once, after verification, failure, cancellation or shutdown.
+
+        The default is never called. An override may be synchronous and has `close_timeout_seconds`.
+        """
+
+    def _has_close_hook(self) -> bool:
+        return type(self).close is not SimpleResourcesServer.close and is_close_hook(self.close)
+
+    def _close_hook(self) -> Callable[..., Any]:
+        return self.close
+
+    def _make_closer(self, app: FastAPI) -> SessionCloser:
+        """Return the object that calls `close`, and add the route by which agents end a session."""
+        config = self.config
+        closer = SessionCloser(
+            self._close_hook(),
+            name=config.name,
+            timeout=config.close_timeout_seconds,
+            idle_seconds=config.close_idle_seconds,
+        )
+        closer.close_at_shutdown(app)
+        app.post(CLOSE_PATH, include_in_schema=False)(self._close_session)
+        return closer
+
+    async def _close_session(self, request: Request) -> dict[str, str]:
+        """Close the session of an episode that is not verified. Idempotent."""
+        if self._closer is not None:
+            self._closer.close_later(request.session[SESSION_ID_KEY])
+        return {"status": "closing"}
+
     async def seed_session(self, body: BaseSeedSessionRequest) -> BaseSeedSessionResponse:  # noqa: ARG002
-        """Prepare a session before the first turn. The default does nothing."""
+        """Prepare a session before the first turn. Return an `Opening` to add messages or tools to the conversation."""
         return BaseSeedSessionResponse()
 
     @abstractmethod
@@ -154,8 +226,17 @@ __all__ = [
     "MCPServerMetadata",
     "NeMoGymResponse",
     "NeMoGymResponseCreateParamsNonStreaming",
+    "Opening",
     "ReverifyMode",
+    "SessionId",
     "SimpleResourcesServer",
+    "Step",
+    "ToolError",
+    "image_part",
     "judge_failsafe",
     "normalize_tool_name",
+    "run_blocking",
+    "session_seed",
+    "text_part",
+    "tool",
 ]

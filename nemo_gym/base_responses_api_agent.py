@@ -27,7 +27,8 @@ from nemo_gym.config_types import (
     AggregateMetricsRequest,
     BaseRunServerInstanceConfig,
 )
-from nemo_gym.keys import NG_NO_PERSIST_KEY, NG_PHASES_KEY, RESPONSE_KEY_NAME
+from nemo_gym.errors import EnvFailed
+from nemo_gym.keys import EPISODE_HEADER, NG_NO_PERSIST_KEY, NG_PHASES_KEY, OPENING_KEY, RESPONSE_KEY_NAME
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.reward_profile import AggregateMetricsMixin
 from nemo_gym.rollout_correlation import (
@@ -47,8 +48,10 @@ from nemo_gym.serve.endpoints import (
     plan_for,
     resolved_signature,
 )
-from nemo_gym.server_utils import BaseServer, SimpleServer, get_first_server_config_dict
+from nemo_gym.server_utils import BaseServer, SimpleServer, get_first_server_config_dict, get_response_json
 from nemo_gym.transport import call_timing, deadlines, reply_log
+from nemo_gym.transport.client_response import reply_header
+from nemo_gym.wire.episode import NO_SIGNALS, Opening, Signals, apply_opening
 from nemo_gym.wire.run_seed_verify import BaseRunRequest, BaseVerifyResponse
 
 RESPONSES_PATH = "/v1/responses"
@@ -65,6 +68,45 @@ class BaseResponsesAPIAgentConfig(BaseRunServerInstanceConfig):
     """A rollout without a successful model call is a failure; `false` for agents that call no model."""
     token_id_capture: bool = False
     """Capture the token ids of this agent's model calls, if the run has token id capture enabled."""
+
+
+def episode_signals(reply: Any) -> Signals:
+    """Return what a resources server reports about the episode in the header of a reply.
+
+    Raises:
+        EnvFailed: the header is invalid.
+    """
+    value = reply_header(reply, EPISODE_HEADER)
+    if value is None:
+        return NO_SIGNALS
+    try:
+        return Signals.parse(value)
+    except ValueError as error:
+        raise EnvFailed(f"the header {EPISODE_HEADER} is invalid: {error}", where=_callee_of(reply)) from None
+
+
+async def open_conversation(
+    reply: Any, params: NeMoGymResponseCreateParamsNonStreaming
+) -> NeMoGymResponseCreateParamsNonStreaming:
+    """Return the request of a row with the messages and tools of the opening in the answer of `/seed_session`.
+
+    Without an opening, return it unchanged.
+
+    Raises:
+        EnvFailed: the opening is invalid.
+    """
+    if not episode_signals(reply).opening:
+        return params
+    try:
+        opening = Opening.model_validate((await get_response_json(reply))[OPENING_KEY])
+    except (KeyError, TypeError, ValueError) as error:  # also pydantic's ValidationError
+        raise EnvFailed(f"/seed_session answered with an invalid opening: {error}", where=_callee_of(reply)) from None
+    return apply_opening(params, opening)
+
+
+def _callee_of(reply: Any) -> str | None:
+    callee = getattr(reply, "callee", None)
+    return callee if isinstance(callee, str) else None
 
 
 class _CaptureFlags(NamedTuple):
@@ -277,4 +319,6 @@ __all__ = [
     "NeMoGymResponse",
     "NeMoGymResponseCreateParamsNonStreaming",
     "SimpleResponsesAPIAgent",
+    "episode_signals",
+    "open_conversation",
 ]

@@ -23,6 +23,13 @@ NG_AGENT_OBSERVATIONS_KEY = "ng_agent_observations"
 NG_FAILURE_DETAIL_KEY = "_ng_failure"
 """The details of a failure: kind, phase, retryable, message and the server it is attributed to."""
 
+STEP_REWARDS_KEY = "step_rewards"
+"""The reward of each model turn, if the environment gives rewards per step."""
+OPENING_KEY = "opening"
+"""The `wire.episode.Opening` in the answer of `/seed_session`."""
+CLOSE_PATH = "/close_session"
+"""Route of a resources server with a `close` hook: ends a session that is not verified."""
+
 NG_SECONDS_KEY = "_ng_seconds"
 """The duration of a rollout, from sending to the reply."""
 NG_PHASES_KEY = "_ng_phases"
@@ -45,6 +52,8 @@ SESSION_ID_KEY = "session_id"
 
 DEADLINE_HEADER = "x-nemo-gym-deadline"
 """Seconds until the caller's deadline, as a decimal number; each hop sends the remainder."""
+EPISODE_HEADER = "x-nemo-gym-episode"
+"""Reply header of `/seed_session` and tools: a JSON object, `wire.episode.Signals`. An agent may ignore it."""
 ROLLOUT_HEADER = "x-nemo-gym-rollout"
 """`<task index>-<rollout index>` of the rollout that a call belongs to; sent only to servers of the run."""
 

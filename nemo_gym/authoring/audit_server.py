@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import FastAPI, HTTPException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import PrivateAttr
+from pydantic import PrivateAttr, ValidationError
 
 from nemo_gym.authoring.model_replies import Reply, Row, ToolCaller, build_response, prompt_texts, text_response
 from nemo_gym.base_resources_server import SimpleResourcesServer
@@ -23,11 +23,12 @@ from nemo_gym.config.instances import ServerInstance, instances_of
 from nemo_gym.config.omegaconf_adapter import as_plain_value
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError, GymError
-from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_JUDGE_ERROR_KEY
+from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_JUDGE_ERROR_KEY, OPENING_KEY
 from nemo_gym.openai_utils import NeMoGymChatCompletion, NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.serve.addresses import validate_config
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.transport import in_process
+from nemo_gym.wire.episode import Opening, apply_opening
 
 PORT = 1  # never opened: servers are called in process
 EPISODE_TIMEOUT_SECONDS = 120.0
@@ -113,14 +114,17 @@ class ServerUnderAudit:
 
     async def play(self, row: Row, reply: Reply) -> AuditReply:
         """Play one episode in a new session: seed the session, call the tools, verify."""
-        return await self._play(row, reply, {**row, "response": build_response(reply, row)})
+        return await self._play(row, reply, None)
 
     async def verify_record(self, record: Row) -> AuditReply:
         """Repeat the tool calls of a stored rollout in a new session and verify it."""
         return await self._play(record, record["response"]["output"], record)
 
-    async def _play(self, row: Row, reply: Reply, body: Row) -> AuditReply:
-        """Play one episode and post `body` to `/verify`; a failed seed or tool, or a timeout, becomes `problem`."""
+    async def _play(self, row: Row, reply: Reply, record: Row | None) -> AuditReply:
+        """Play one episode and verify `record`, or else the row with its opening and the reply.
+
+        A failed seed or tool, or a timeout, becomes `problem`.
+        """
         cookies: dict[str, str] = {}
         try:
             async with asyncio.timeout(EPISODE_TIMEOUT_SECONDS):
@@ -129,7 +133,10 @@ class ServerUnderAudit:
                     return AuditReply(seeded.status, seeded.body, problem=f"/seed_session: status {seeded.status}")
                 if self.act is not None:
                     await self.act(row, reply, self._tool_caller(cookies))
-                return await self._post("/verify", body, cookies)
+                if record is None:
+                    row = _with_opening(row, seeded.body)
+                    record = {**row, "response": build_response(reply, row)}
+                return await self._post("/verify", record, cookies)
         except (ToolFailed, TimeoutError) as problem:
             return AuditReply(0, None, problem=str(problem) or f"no answer within {EPISODE_TIMEOUT_SECONDS:g} s")
 
@@ -170,6 +177,19 @@ class ServerUnderAudit:
         """Set the function that computes the answers of all judges."""
         for judge in self.judges:
             judge.set_answer(answer)
+
+
+def _with_opening(row: Row, seed_answer: Any) -> Row:
+    """Return a row with the messages and tools of the opening, as an agent sends it to `/verify`."""
+    opening = seed_answer.get(OPENING_KEY) if isinstance(seed_answer, Mapping) else None
+    if not isinstance(opening, Mapping):
+        return row
+    try:
+        params = NeMoGymResponseCreateParamsNonStreaming.model_validate(row.get("responses_create_params"))
+    except ValidationError:
+        return row  # a malformed row, which the server must refuse
+    opened = apply_opening(params, Opening.model_validate(opening))
+    return {**row, "responses_create_params": opened.model_dump(mode="json", exclude_unset=True)}
 
 
 @contextmanager

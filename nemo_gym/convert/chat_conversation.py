@@ -35,6 +35,8 @@ THINK_TAG_PATTERN = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 SplitThoughts = Callable[[str], tuple[list[str], str]]
 """Splits the text of a message into its thoughts and the text without them."""
 
+MEDIA_NOTE = "(see the next message)"
+"""Text of a tool message whose output has only images or files."""
 _FILE_KEYS = ("file_data", "file_id", "filename")
 
 
@@ -77,6 +79,14 @@ class ChatMessages:
     """Token fields of the last buffered item, if it has any."""
     has_message: bool = False
     """An assistant message is buffered, even if its text is empty."""
+    media_buffer: list[Json] = field(default_factory=list)
+    """Images and files of tool outputs, which Chat accepts only in a user message after the last of these outputs."""
+
+    def flush_media(self) -> None:
+        """Append the buffered images and files as a user message."""
+        if self.media_buffer:
+            self.messages.append({"role": "user", "content": self.media_buffer})
+            self.media_buffer = []
 
     def flush_assistant(self) -> None:
         """Append the buffered assistant message, if there is one, and clear the buffers."""
@@ -103,8 +113,11 @@ def add_item(chat: ChatMessages, item: Json, path: str) -> None:
     kind = item_kind(item, path)
     if kind == "function_call_output":
         chat.flush_assistant()
-        chat.messages.append(_tool_message(item, path))
+        message, media = _tool_message(item, path)
+        chat.messages.append(message)
+        chat.media_buffer += media
         return
+    chat.flush_media()
     if kind == "message" and text_at(item, "role", path) != "assistant":
         chat.flush_assistant()
         chat.messages.append(_non_assistant_message(item, path))
@@ -174,18 +187,17 @@ def _add_assistant_message(chat: ChatMessages, item: Json, path: str) -> None:
         chat.tool_calls_buffer.append(call)
 
 
-def _tool_message(item: Json, path: str) -> Json:
-    """Convert the output of a function call to a tool message; Chat accepts only text in it."""
+def _tool_message(item: Json, path: str) -> tuple[Json, list[Json]]:
+    """Convert the output of a function call to a tool message, in which Chat accepts only text, and its other parts."""
     output = item.get("output")
+    media: list[Json] = []
     if not isinstance(output, str):
-        parts = []
+        texts: list[Json] = []
         for part, location in iter_dicts(output, f"{path}.output"):
-            kind = text_at(part, "type", location)
-            if kind != "input_text":
-                raise inexpressible(kind, f"a tool message of {CHAT}", location)
-            parts.append({"type": "text", "text": text_at(part, "text", location)})
-        output = parts
-    return {"role": "tool", "tool_call_id": text_at(item, "call_id", path), "content": output}
+            converted = _part_to_chat(part, location)
+            (texts if converted["type"] == "text" else media).append(converted)
+        output = [{"type": "text", "text": MEDIA_NOTE}] if media and not texts else texts
+    return {"role": "tool", "tool_call_id": text_at(item, "call_id", path), "content": output}, media
 
 
 def lead_with_instructions(messages: list[Json], instructions: str) -> list[Json]:

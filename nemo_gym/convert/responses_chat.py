@@ -88,6 +88,7 @@ def chat_messages(items: Any, *, with_tokens: bool = False) -> list[Json]:
     chat = ChatMessages(return_token_id_information=with_tokens)
     for item, path in iter_dicts(items, "input"):
         add_item(chat, item, path)
+    chat.flush_media()
     chat.flush_assistant()
     return chat.messages
 

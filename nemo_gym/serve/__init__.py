@@ -8,6 +8,8 @@ on. Such endpoints are called directly; all others through FastAPI.
 - `validation_problems`: bounded problems of invalid requests and answers
 - `session`: session cookies and values per session; `correlation`: rollout ids in paths and which calls have them
 - `failures`: error answers and deadlines (middleware); `cancellation`: cancel rollouts from outside
+- `tools`, `tool_schema`: methods as tools; `openings`, `session_closing`: the beginning and the end of a session
+- `blocking`: blocking code on threads with a deadline
 - `mcp`, `mcp_tools`: tools over the Model Context Protocol; `profiling`: CPU profiles of a server
 - `head`: routes of the head server; `addresses`: addresses and blocks of the instances of a configuration
 - `webserver`, `uvicorn_server`: serve an app in this process; `http_protocol`: limits on HTTP connections

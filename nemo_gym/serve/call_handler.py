@@ -57,6 +57,10 @@ _REQUEST_HEADERS = frozenset(
 _UNUSUAL = (Response, BaseException)
 
 
+class WholeResponse(Response):
+    """A response without background tasks: its body and headers are sent without the ASGI stack."""
+
+
 class Layer(Protocol):
     """An entry of `app.user_middleware`: the class and arguments of a middleware."""
 
@@ -283,7 +287,8 @@ class CallHandler:
 
     def _plain_reply(self, result: Any, session: dict[str, Any] | None) -> Reply | None:
         """Return the reply; None if the result or the session must go through the app's middleware."""
-        if isinstance(result, _UNUSUAL):
+        is_whole = type(result) is WholeResponse
+        if not is_whole and isinstance(result, _UNUSUAL):
             return None
         cookie = None
         if self._sets_cookies and self.sessions is not None:
@@ -293,6 +298,8 @@ class CallHandler:
                 cookie = (self.sessions.cookie_name, self.sessions.codec.encode(session), COOKIE_ATTRIBUTES)
             except TypeError:  # the session contains a value that is not JSON
                 return None
+        if is_whole:
+            return _whole_reply(result, cookie)
         return Reply(200, result, cookie=cookie)
 
     def scope_for(self, call: Call, plan: EndpointPlan) -> Scope:
@@ -319,6 +326,15 @@ async def _call_endpoint(
         return plan.result(await plan.handler(**plan.arguments(body, request, injected)), injected)
     except BaseException as error:
         return await handler_error(error)
+
+
+def _whole_reply(response: WholeResponse, cookie: tuple[str, str, str] | None) -> Reply:
+    """Return a response with its status and headers as a reply that sets the session cookie."""
+    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.raw_headers]
+    if cookie is not None:
+        name, value, attributes = cookie
+        headers.append(("set-cookie", f"{name}={value}; {attributes}"))
+    return Reply(response.status_code, bytes(response.body), headers=headers)
 
 
 def _as_response(result: Any) -> Response | BaseException:

@@ -8,6 +8,7 @@ behaves the same over MCP and over HTTP.
 import importlib
 import json
 import logging
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,7 +21,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.keys import MCP_METADATA_KEY, MCP_SESSION_TOKEN_HEADER, SESSION_ID_KEY
+from nemo_gym.keys import EPISODE_HEADER, MCP_METADATA_KEY, MCP_SESSION_TOKEN_HEADER, SESSION_ID_KEY
 from nemo_gym.serve.correlation import ROLLOUT_PREFIX_SCOPE_KEY
 from nemo_gym.serve.endpoints import json_bytes
 from nemo_gym.serve.mcp_tools import MCPExposureError, MCPTool, bind_route, harvest_tools, index_tools
@@ -29,12 +30,14 @@ from nemo_gym.transport.asgi import read_body
 from nemo_gym.transport.client_response import LocalResponse
 from nemo_gym.transport.in_process import dispatch
 from nemo_gym.wire.call_reply import parse_json
+from nemo_gym.wire.episode import Content, Signals, read_content, text_part
 from nemo_gym.wire.run_seed_verify import MCPServerMetadata
 
 logger = logging.getLogger("nemo_gym.serve")
 
 EXTRA = "nemo-gym[mcp]"
 MCP_PATH = "/mcp"
+_DATA_URL = re.compile(r"data:([\w/+.-]+);base64,(.*)", re.DOTALL)
 TOKEN_SALT = "nemo-gym-mcp-session-token"
 
 __all__ = [
@@ -170,14 +173,17 @@ class Exposure:
     def tools_for(self, grant: SessionGrant) -> list[MCPTool]:
         return [tool for tool in self.tools.values() if grant.allows(tool.name)]
 
-    async def call(self, grant: SessionGrant, name: str, arguments: Mapping[str, Any], prefix: str) -> tuple[str, bool]:
-        """Call a tool; return its answer as text and True if the answer is an error."""
+    async def call(
+        self, grant: SessionGrant, name: str, arguments: Mapping[str, Any], prefix: str
+    ) -> tuple[Content, bool]:
+        """Call a tool; return its answer as text or content parts, and True if the answer is an error."""
         if name not in {tool.name for tool in self.tools_for(grant)}:
             available = ", ".join(tool.name for tool in self.tools_for(grant)) or "none"
             return f"unknown tool '{name}'; available in this session: {available}", True
         cookies = {self.sessions.cookie_name: self.sessions.codec.encode({SESSION_ID_KEY: grant.session_id})}
         response = await call_direct(self.app, self.tools[name], arguments, cookies=cookies, prefix=prefix)
-        return await response.text(), not response.ok
+        signals = Signals.parse(response.headers.get(EPISODE_HEADER, "{}"))
+        return read_content(await response.read(), signals), not response.ok
 
 
 class ToolsOverMCP:
@@ -281,10 +287,20 @@ def _protocol_server(exposure: Exposure) -> Any:
         grant = require_grant(context)
         request: Request = context.request
         prefix = request.scope.get(ROLLOUT_PREFIX_SCOPE_KEY) or ""
-        text, is_error = await exposure.call(grant, params.name, params.arguments or {}, prefix)
-        return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=is_error)
+        answer, is_error = await exposure.call(grant, params.name, params.arguments or {}, prefix)
+        parts = [text_part(answer)] if isinstance(answer, str) else answer
+        return types.CallToolResult(content=[_protocol_content(types, part) for part in parts], is_error=is_error)
 
     return server_class(exposure.server.config.name, on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+def _protocol_content(types: Any, part: Mapping[str, Any]) -> Any:
+    """Return a content part as MCP content: an inline image as an image, any other part as text."""
+    inline = _DATA_URL.fullmatch(part.get("image_url") or "")
+    if inline:
+        return types.ImageContent(type="image", data=inline[2], mime_type=inline[1])
+    text = part["text"] if part["type"] == "input_text" else json_bytes(part).decode()
+    return types.TextContent(type="text", text=text)
 
 
 class _ResponseRewriter:

@@ -164,6 +164,7 @@ def _body_schema(body: Mapping[str, Any], schemas: Mapping[str, Any], location: 
             where=location,
             fix="declare the body as a pydantic model, or hide the route with include_in_schema=False",
         )
+    definitions = {**schema.get("$defs", {}), **definitions}  # a tool method has its own definitions
     return {**schema, "$defs": definitions} if _has_references(schema) else dict(schema)
 
 

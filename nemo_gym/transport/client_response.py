@@ -40,6 +40,16 @@ Reserve = Callable[[int], Awaitable[None]]
 _JSON_TYPES = (dict, list, str, int, float, bool, type(None))
 
 
+def reply_header(response: Any, name: str) -> str | None:
+    """Return a header of a response; None if it is missing, or the response is a mock without headers."""
+    reply = getattr(response, "reply", None)
+    if isinstance(reply, Reply) and reply.headers is None:  # an ordinary JSON answer; building the headers is slow
+        return None
+    headers: Any = getattr(response, "headers", None)
+    value = headers.get(name) if hasattr(headers, "get") else None
+    return value if isinstance(value, str) else None
+
+
 class LocalContent:
     """A body in memory with the reading methods of `aiohttp.StreamReader`."""
 

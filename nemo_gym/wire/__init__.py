@@ -5,6 +5,7 @@ responses       the OpenAI Responses API: items, request, response, token counts
 input_content, hosted_tool_calls, responses_options     its parts: content, items of hosted tools, options
 chat_completions, anthropic_messages                    the other two dialects
 run_seed_verify                 bodies of the endpoints `/run`, `/seed_session` and `/verify`
+episode                         openings and steps: what an environment gives an episode at run time
 observations                    an agent's reports about an episode; trajectories
 call_reply, stored_rollout      a call to a server and its reply; the key and stored record of a rollout
 """

@@ -5,12 +5,13 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextvars import Context
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, ClassVar, Protocol
 
 from fastapi import Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from nemo_gym.base_resources_server import (
     RESERVED_MCP_TOOL_NAMES,
@@ -20,9 +21,20 @@ from nemo_gym.base_resources_server import (
     BaseVerifyRequest,
     BaseVerifyResponse,
 )
-from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, Body, SimpleResponsesAPIAgent
-from nemo_gym.errors import EnvFailed
-from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_DETAIL_KEY
+from nemo_gym.base_responses_api_agent import (
+    BaseResponsesAPIAgentConfig,
+    Body,
+    SimpleResponsesAPIAgent,
+    episode_signals,
+    open_conversation,
+)
+from nemo_gym.errors import EnvFailed, InvalidReward
+from nemo_gym.keys import (
+    CLOSE_PATH,
+    NG_FAILURE_CLASS_KEY,
+    NG_FAILURE_DETAIL_KEY,
+    STEP_REWARDS_KEY,
+)
 from nemo_gym.openai_utils import (
     NeMoGymEasyInputMessage,
     NeMoGymFunctionCallOutput,
@@ -39,15 +51,19 @@ from nemo_gym.server_utils import (
     raise_for_status,
 )
 from nemo_gym.transport import deadlines
-from nemo_gym.transport.client_response import read_at_most
+from nemo_gym.transport.client_response import read_at_most, reply_header
 from nemo_gym.transport.large_bodies import ResponseTooLong
+from nemo_gym.transport.response_errors import ERROR_HEADER
 from nemo_gym.wire.call_reply import parse_tool_arguments
+from nemo_gym.wire.episode import Content, read_content
 
 logger = logging.getLogger("nemo_gym.simple_agent")
 
 TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 MAX_SILENT_TURNS = 2
 """Turns in a row without a tool call or a message after which the episode ends."""
+CLOSE_SECONDS = 10.0
+"""Limit of the call that ends an unverified session."""
 
 
 @dataclass
@@ -59,6 +75,14 @@ class Session:
     """The environment has replied once, so its cookie is known."""
     limit: str | None = None
     """The limit of the rollout that ended the episode before the model was done."""
+    done: bool = False
+    """The environment ended the episode."""
+    needs_close: bool = False
+    """The environment keeps resources for this session, and has not verified it yet."""
+    step_rewards: list[float] = field(default_factory=list)
+    """The reward of each model turn: the sum of the rewards of its tool calls."""
+    has_step_rewards: bool = False
+    """The environment gave at least one reward for a step."""
 
     def remember(self, reply: Any) -> None:
         """Store the cookies of a reply."""
@@ -66,6 +90,12 @@ class Session:
         if not isinstance(values, dict):
             values = {name: getattr(cookie, "value", cookie) for name, cookie in reply.cookies.items()}
         self.cookies.update(values)
+
+    def add_reward(self, reward: float) -> None:
+        """Add a reward to the current turn."""
+        self.has_step_rewards = True
+        self.step_rewards = self.step_rewards or [0.0]
+        self.step_rewards[-1] += reward
 
 
 class Watcher(Protocol):
@@ -145,6 +175,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
     SESSION_POLICY = "stateless"  # no state between requests, so no session cookie
 
     config: SimpleAgentConfig
+    _closing: set[asyncio.Task[None]] = PrivateAttr(default_factory=set)
 
     def watchers(self) -> Sequence[Watcher]:
         """Return the observers of the next episode; override to record or display episodes."""
@@ -153,16 +184,55 @@ class SimpleAgent(SimpleResponsesAPIAgent):
     async def run(self, request: Request, body: SimpleAgentRunRequest) -> SimpleAgentVerifyResponse:
         """Seed the session, run one episode and verify it."""
         session = Session(dict(request.cookies))
-        await self._reply(self.config.resources_server.name, "/seed_session", body, session)
-        session.opened = True
+        try:
+            reply = await self._reply(self.config.resources_server.name, "/seed_session", body, session)
+            session.opened = True
+            body = await self.open_episode(reply, body, session)
 
-        path = self.url_path_for_run("/v1/responses", body)
-        response = await self.episode(body.responses_create_params, path, session)
+            path = self.url_path_for_run("/v1/responses", body)
+            response = await self.episode(body.responses_create_params, path, session)
 
-        return await self.verify_episode(verify_request(body, response), session)
+            return await self.verify_episode(verify_request(body, response), session)
+        finally:
+            self.close_unverified(session)
+
+    async def open_episode(self, reply: Any, body: SimpleAgentRunRequest, session: Session) -> SimpleAgentRunRequest:
+        """Add the messages and tools of the environment's opening, if the answer of `/seed_session` has one."""
+        signals = episode_signals(reply)
+        session.needs_close = signals.close
+        if not signals.opening:
+            return body
+        params = await open_conversation(reply, body.responses_create_params)
+        return body.model_copy(update={"responses_create_params": params})
+
+    def close_unverified(self, session: Session) -> None:
+        """Let the environment free the resources of a session that ends without verification, in the background.
+
+        After a verification the environment does so itself. The deadline of the rollout, which may have passed, does
+        not apply.
+        """
+        if session.needs_close:
+            session.needs_close = False
+            task = asyncio.get_running_loop().create_task(self._post_close(session), context=Context())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def _post_close(self, session: Session) -> None:
+        try:
+            with deadlines.time_limit(CLOSE_SECONDS):
+                await self._reply(self.config.resources_server.name, CLOSE_PATH, {}, session)
+        except Exception as error:  # the rollout has its outcome; the environment closes idle sessions
+            logger.warning("%s: a session was not closed: %s", self.config.resources_server.name, error)
 
     async def verify_episode(self, body: SimpleAgentVerifyRequest, session: Session) -> SimpleAgentVerifyResponse:
         """Verify an episode, unless a limit ended it or verification is switched off."""
+        if not session.has_step_rewards:
+            return await self._verify_or_skip(body, session)
+        rewards = {STEP_REWARDS_KEY: session.step_rewards}
+        result = await self._verify_or_skip(body.model_copy(update=rewards), session)
+        return result if STEP_REWARDS_KEY in (result.model_extra or {}) else result.model_copy(update=rewards)
+
+    async def _verify_or_skip(self, body: SimpleAgentVerifyRequest, session: Session) -> SimpleAgentVerifyResponse:
         if session.limit:
             failure = {NG_FAILURE_CLASS_KEY: "limit", NG_FAILURE_DETAIL_KEY: {"which": session.limit}}
             return SimpleAgentVerifyResponse.model_validate({**dict(body), **failure, "reward": 0.0})
@@ -170,6 +240,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             skipped = {"reward": self.config.skip_verification_reward, "verification_skipped": True}
             return SimpleAgentVerifyResponse.model_validate({**dict(body), **skipped})
         reply = await self._reply(self.config.resources_server.name, "/verify", body, session)
+        session.needs_close = False  # the environment closes a session that it verified
         result = getattr(reply, "model", None)  # a server in this process returns the object itself
         if isinstance(result, BaseVerifyResponse):
             result = {**vars(result), **(result.model_extra or {})}
@@ -213,6 +284,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
                 break
             items += response.output
             usages.append(response.usage)
+            session.step_rewards.append(0.0)
             for watcher in watchers:
                 watcher.model_turn(response)
 
@@ -228,7 +300,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             for watcher in watchers:
                 for call, output in zip(calls, outputs, strict=True):
                     watcher.tool_turn(call, output)
-            if turn == self.config.max_steps:
+            if session.done or turn == self.config.max_steps:
                 break
 
         final = episode_response(response, items, usages)
@@ -255,10 +327,11 @@ class SimpleAgent(SimpleResponsesAPIAgent):
 
     async def _tool(self, call: NeMoGymResponseFunctionToolCall, session: Session) -> NeMoGymFunctionCallOutput:
         """Run one tool call; the output is the tool's reply or an error for the model."""
+        output: Content
         try:
             arguments = tool_arguments(call)
         except ValueError as problem:
-            text = json.dumps({"error": f"The call cannot be run: {problem}"})
+            output = json.dumps({"error": f"The call cannot be run: {problem}"})
         else:
             reply = await self.server_client.post(
                 server_name=self.config.resources_server.name,
@@ -268,17 +341,25 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             )
             session.remember(reply)
             session.opened = True
-            text = await self._tool_text(reply, call.name)
-        return NeMoGymFunctionCallOutput(type="function_call_output", call_id=call.call_id, output=text)
+            output = await self._tool_output(reply, call.name, session)
+        return NeMoGymFunctionCallOutput(type="function_call_output", call_id=call.call_id, output=output)
 
-    async def _tool_text(self, reply: Any, tool: str) -> str:
-        """Read the reply of a tool, or return an error for the model if it is too long."""
+    async def _tool_output(self, reply: Any, tool: str, session: Session) -> Content:
+        """Read the reply of a tool, which may be a step, or return an error for the model if it is too long."""
+        signals = episode_signals(reply)
+        if reply_header(reply, ERROR_HEADER) == InvalidReward.__name__:
+            await raise_for_status(reply)  # an error of the environment, not an answer for the model
+        session.done = session.done or signals.done
+        if signals.reward is not None:
+            session.add_reward(signals.reward)
         limit, where = self.config.max_tool_output_bytes, f"{self.config.resources_server.name} /{tool}"
         try:
-            return (await read_at_most(reply, limit, callee=where)).decode(errors="replace")
+            return read_content(await read_at_most(reply, limit, callee=where), signals)
         except ResponseTooLong as problem:
             logger.warning("%s; the model gets an error instead (max_tool_output_bytes)", problem)
             return json.dumps({"error": f"The tool's answer is longer than {limit:,} bytes. Ask for less."})
+        except ValueError as problem:
+            raise EnvFailed(f"/{tool}: {problem}", where=self.config.resources_server.name) from None
 
     async def _reply(self, server: str, path: str, body: Any, session: Session) -> Any:
         """Send a request within the session and return the successful reply."""

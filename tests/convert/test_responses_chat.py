@@ -129,6 +129,27 @@ def test_content_parts_are_converted_to_chat_form(part: Json, chat: Json) -> Non
     assert chat_messages([{"role": "user", "content": [part]}]) == [{"role": "user", "content": [chat]}]
 
 
+def test_images_of_tool_results_follow_in_a_user_message() -> None:
+    """Chat accepts only text in tool messages, and no other message between the results of one turn."""
+    image = {"type": "input_image", "image_url": "data:image/png;base64,eA=="}
+    items = [
+        {"type": "function_call", "call_id": "a", "name": "look", "arguments": "{}"},
+        {"type": "function_call", "call_id": "b", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "a", "output": [{"type": "input_text", "text": "map"}, image]},
+        {"type": "function_call_output", "call_id": "b", "output": [image]},
+        {"role": "user", "content": "Go on."},
+        {"type": "function_call_output", "call_id": "c", "output": [image]},
+    ]
+
+    messages = chat_messages(items)
+
+    assert [message["role"] for message in messages] == ["assistant", "tool", "tool", "user", "user", "tool", "user"]
+    assert messages[1]["content"] == [{"type": "text", "text": "map"}]
+    assert messages[2]["content"] == [{"type": "text", "text": "(see the next message)"}]
+    assert [part["type"] for part in messages[3]["content"]] == ["image_url", "image_url"]
+    assert messages[6]["content"][0]["image_url"]["url"] == image["image_url"]
+
+
 def test_tool_results_become_tool_messages() -> None:
     """The model must see which call each result belongs to."""
     items = [
@@ -188,8 +209,8 @@ def test_token_fields_are_left_out_unless_requested() -> None:
             "input[1].content[0]: a video part has exactly one of video_url and video",
         ),
         (
-            {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "image_url": "u"}]},
-            "input[1].output[0]: 'input_image' cannot be expressed in a tool message",
+            {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "file_id": "u"}]},
+            "input[1].output[0]: 'an image given by file_id' cannot be expressed",
         ),
     ],
 )

@@ -24,7 +24,15 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from nemo_gym.base_resources_server import BaseResourcesServerConfig, SimpleResourcesServer
+from nemo_gym.base_resources_server import (
+    BaseResourcesServerConfig,
+    SessionId,
+    SimpleResourcesServer,
+    Step,
+    image_part,
+    text_part,
+    tool,
+)
 from nemo_gym.rollout_correlation import current_rollout_id
 from nemo_gym.server_utils import ServerClient
 
@@ -69,12 +77,12 @@ class Diary(SimpleResourcesServer):
 
 
 @contextlib.asynccontextmanager
-async def running_diary() -> AsyncIterator[str]:
+async def running_diary(server_class: type[SimpleResourcesServer] = Diary) -> AsyncIterator[str]:
     """The address of a diary that runs until the block ends."""
     config = BaseResourcesServerConfig(
         host="127.0.0.1", port=1, entrypoint="", name="diary", expose_tools_over_mcp=True
     )
-    server = Diary(config=config, server_client=MagicMock(spec=ServerClient))
+    server = server_class(config=config, server_client=MagicMock(spec=ServerClient))
     listener = socket.create_server(("127.0.0.1", 0))
     app = server.prepare_webserver({})
     runner = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
@@ -172,6 +180,33 @@ async def test_a_session_has_only_the_tools_it_was_given():
 
     assert [tool.name for tool in listed.tools] == ["visit"]
     assert refused.is_error
+
+
+class Album(SimpleResourcesServer):
+    """Tools as methods."""
+
+    @tool
+    async def add(self, session: SessionId, title: str, stars: int = 3) -> Step:
+        """Add a picture."""
+        return Step([text_part(f"{title} {stars}"), image_part(b"pixels")], reward=1.0)
+
+    async def verify(self, body):
+        raise NotImplementedError
+
+
+@pytest.mark.asyncio
+async def test_methods_marked_as_tools_are_offered_with_their_images_and_without_rewards():
+    """A harness that speaks MCP sees what the model would see through the opening."""
+    async with running_diary(Album) as url, client(url, await seed(url)) as session:
+        (listed,) = (await session.list_tools()).tools
+        added = await session.call_tool("add", {"title": "Ulm"})
+        wrong = await session.call_tool("add", {"stars": 2})
+
+    assert (listed.description, listed.input_schema) == ("Add a picture.", Album.tool_definitions()[0]["parameters"])
+    assert [part.type for part in added.content] == ["text", "image"]
+    assert (added.content[0].text, added.content[1].mime_type) == ("Ulm 3", "image/png")
+    assert wrong.is_error
+    assert "'title' is missing" in wrong.content[0].text
 
 
 @pytest.mark.asyncio

@@ -59,7 +59,7 @@ def test_generated_folders_pass_their_tests(here: Path) -> None:
 
     assert made == [0, 0]
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "18 passed" in done.stdout  # two servers with eight tests each, two agents with one
+    assert "20 passed" in done.stdout  # two servers with nine tests each, two agents with one
 
 
 @pytest.mark.parametrize("profile", PROFILES)
