@@ -133,7 +133,8 @@ class Evaluation:
         """Return the ids of the live processes of this evaluation, and of processes that any evaluation left."""
         entry = f"{MARK}={self.mark}".encode()
         orphans = [pid for pid in _orphans() if pid not in self.earlier_children]
-        return [*(pid for pid in _pids() if entry in _environment(pid)), *orphans]
+        of_no_evaluation = [pid for pid in orphans if f"{MARK}=".encode() not in _environment(pid)]
+        return [*(pid for pid in _pids() if entry in _environment(pid)), *of_no_evaluation]
 
     def check_no_process_is_left(self) -> None:
         """Fail if a process of the run is still alive after 20 seconds."""

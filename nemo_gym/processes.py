@@ -3,6 +3,8 @@
 import ctypes
 import json
 import os
+import resource
+import secrets
 import signal
 import socket
 import subprocess
@@ -20,6 +22,23 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 TERM_SECONDS, KILL_SECONDS = 1.0, 10.0
 """How long descendants of an ended process may take to exit after SIGTERM, and after SIGKILL."""
+
+# Waits in the background until its standard input closes, then kills every process whose limits contain the mark $1.
+_WATCH_SCRIPT = """
+exec 3<&0
+{
+  PATH=/usr/bin:/bin
+  while read -r _; do :; done
+  attempt=0
+  while [ $attempt -lt 100 ]; do
+    files=$(grep -lsF "$1" /proc/[0-9]*/limits)  # its status is that of a process that has just ended
+    [ -n "$files" ] || exit 0
+    for file in $files; do pid=${file#/proc/}; kill -9 "${pid%/limits}"; done
+    attempt=$((attempt + 1))
+    sleep 0.1
+  done
+} <&3 3<&- &
+"""
 
 
 def has_single_thread() -> bool:
@@ -93,19 +112,63 @@ def end_descendants() -> None:
         time.sleep(POLL_SECONDS)
 
 
-def guard_descendants(control: socket.socket) -> None:
+def start_watch() -> tuple[int, int] | None:
+    """Start a detached shell that kills marked processes as soon as no process has the returned descriptor open.
+
+    Return the mark and the descriptor; None if the system has no marks. The mark is a soft limit on real-time seconds
+    too large to have an effect; unlike sessions and environment variables, all descendants of a process that sets it
+    with `set_mark` have it, also a daemon that a server has detached.
+    """
+    rttime = getattr(resource, "RLIMIT_RTTIME", None)
+    if (
+        rttime is None
+        or resource.getrlimit(rttime)[1] != resource.RLIM_INFINITY
+        or not Path("/proc/self/limits").exists()
+    ):
+        return None
+    mark = (1 << 62) + secrets.randbits(60)
+    read_end, write_end = os.pipe()
+    try:
+        subprocess.run(
+            ["/bin/sh", "-c", _WATCH_SCRIPT, "gym-watch", str(mark)],
+            stdin=read_end,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        os.close(write_end)
+        return None
+    finally:
+        os.close(read_end)
+    return mark, write_end
+
+
+def set_mark(mark: int) -> None:
+    """Mark this process and all that it will start, see `start_watch`."""
+    resource.setrlimit(resource.RLIMIT_RTTIME, (mark, resource.RLIM_INFINITY))
+
+
+def guard_descendants(control: socket.socket) -> int | None:
     """Fork and return in the child, which uses `control`; this process becomes its guard.
 
     The guard ends every descendant of the child after the child has exited, however it ended, or on SIGTERM. If the
-    guard itself is killed, the child gets SIGHUP.
+    guard itself is killed, the child gets SIGHUP. If both are killed together, a watch kills the descendants. The child
+    returns a descriptor that its own children must close, because the watch waits until it is closed everywhere.
     """
+    watch = start_watch()  # before `adopt_orphans`: the watch must not be a child that the guard ends
     adopt_orphans()
     guard = os.getpid()
     pid = os.fork()
     if pid == 0:
         if exit_with_parent(signal.SIGHUP) and os.getppid() != guard:
             os._exit(1)  # the guard ended before the signal was requested
-        return
+        if watch is None:
+            return None
+        set_mark(watch[0])
+        return watch[1]
     control.close()
     status = 1
     try:

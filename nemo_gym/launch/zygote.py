@@ -4,7 +4,7 @@ It is forked by a command, or started as `python -m nemo_gym.launch.zygote CONTR
 socket keeps message boundaries. The first messages carry the boot message and the descriptors that children inherit;
 the others are requests of the spawner. When the socket closes, the zygote ends every process that its children have
 started, also those in other sessions, and exits. Its parent is a guard that does the same after the zygote has
-ended for another reason.
+ended for another reason; if both are killed together, a detached shell does it.
 """
 
 import gc
@@ -67,9 +67,11 @@ class ZygoteSpec:
 class Zygote:
     """Forks server processes for the supervisor and reports when they exit."""
 
-    def __init__(self, control: socket.socket, target: Callable[..., None]) -> None:
+    def __init__(self, control: socket.socket, target: Callable[..., None], watch: int | None = None) -> None:
+        """`watch` is a descriptor that children close."""
         self._control = control
         self._target = target
+        self._watch = watch
         self._children: set[int] = set()
         self._is_guarded = True
 
@@ -143,6 +145,8 @@ class Zygote:
             for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
             self._control.close()
+            if self._watch is not None:
+                os.close(self._watch)
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.close(output)
@@ -206,7 +210,7 @@ def receive_boot(control: socket.socket) -> tuple[dict[str, Any], dict[int, int]
 
 def main(control: socket.socket) -> None:
     """Import PRELOADED_MODULES, receive the boot message, freeze the imported objects, then fork on request."""
-    guard_descendants(control)
+    watch = guard_descendants(control)
     preload()
     message = receive_boot(control)
     if message is None:
@@ -218,7 +222,7 @@ def main(control: socket.socket) -> None:
     gc.collect()
     gc.freeze()  # shared pages stay shared: the collector of a child never writes to them
     gc.enable()
-    Zygote(control, server_boot.run).run()
+    Zygote(control, server_boot.run, watch).run()
 
 
 if __name__ == "__main__":

@@ -228,7 +228,7 @@ loop = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time
 daemons = [subprocess.Popen([sys.executable, "-c", loop], start_new_session=True) for _ in range(2)]
 double_fork = (
     "import subprocess, sys\\nargv = [sys.executable, '-c', sys.argv[1]]\\n"
-    "print(subprocess.Popen(argv, start_new_session=True, stdout=subprocess.DEVNULL).pid)"
+    "print(subprocess.Popen(argv, start_new_session=True, stdout=subprocess.DEVNULL, env={}).pid)"
 )
 orphan = subprocess.check_output([sys.executable, "-c", double_fork, loop], text=True)
 Path(f"../../daemons-{os.getpid()}").write_text(" ".join([str(os.getpid()), *(str(d.pid) for d in daemons), orphan]))
@@ -248,8 +248,10 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("victim", ["none", "command", "server", "zygote", "guard"])
-def test_processes_in_their_own_session_end_with_the_run(tmp_path: Path, victim: str) -> None:
+@pytest.mark.parametrize(
+    "victims", ["none", "command", "server", "zygote", "guard", "zygote guard", "command guard zygote", "all"]
+)
+def test_processes_in_their_own_session_end_with_the_run(tmp_path: Path, victims: str) -> None:
     """A server starts a browser or a database; nothing else would end it after the run, however the run ended."""
     write(tmp_path, before=STARTS_DAEMONS)
     command = [sys.executable, "-c", RUN_UNTIL_STOPPED, str(tmp_path)]
@@ -261,9 +263,14 @@ def test_processes_in_their_own_session_end_with_the_run(tmp_path: Path, victim:
         (guard,) = child_pids(process.pid)
         (zygote,) = child_pids(guard)
         pids = {"command": process.pid, "server": server, "zygote": zygote, "guard": guard}
-        if victim != "none":
-            os.kill(pids[victim], signal.SIGKILL)
-        if victim != "command":
+        chosen = {"none": [], "all": list(pids)}.get(victims, victims.split())
+        for pid in [pids[name] for name in chosen]:
+            os.kill(pid, signal.SIGSTOP)  # none may end the others' children before its own end
+        for pid in [pids[name] for name in chosen]:
+            os.kill(pid, signal.SIGKILL)
+        if chosen == ["zygote", "guard"]:
+            assert eventually(lambda: all(map(is_gone, daemons)), within=20)  # not only when the run ends
+        if "command" not in chosen:
             process.stdin.write("\n")
             process.stdin.flush()
         process.wait(60)

@@ -76,6 +76,8 @@ CALLS = {
     "inotify_init1, limited per user of the host": ((294, 26), "0"),
     "io_setup, limited for all users together": ((206, 0), "8, ctypes.byref(ctypes.c_ulong())"),
     "vmsplice, which keeps large pages in a pipe": ((278, 75), "os.pipe()[1], 0, 0, 0"),
+    "mbind, which keeps a policy for every page of a file": ((237, 235), "0, 4096, 1, 0, 0, 0"),
+    "set_mempolicy_home_node": ((450, 450), "0, 4096, 0, 0"),
     "an access control list of 64 KB": ((188, 5), "b'.', b'system.posix_acl_access', b'x', 1, 0"),
     "a lease on a file of the host": ((72, 25), "os.open(sys.executable or '/bin/sh', 0), 1024, 0"),
     "dnotify on a folder of the host": ((72, 25), "os.open('/usr', 0), 1026, 1"),

@@ -88,6 +88,10 @@ def work():
 in_children(work)
 """
 
+LOCKS_OF_A_SECOND_DESCRIPTOR = LOCKS.replace(
+    "n in range(40))", "n in range(20) for _ in 'ab')\n    unlocked, held[:] = held[::2], held[1::2]"
+)
+
 FIRST_THREADS_ENDED = """
 import ctypes, mmap, threading
 exit_thread = {"x86_64": 60, "aarch64": 93}[os.uname().machine]
@@ -134,6 +138,7 @@ FILLED = {
     "files and memory together": FILES_IN_ALL_FOLDERS,
     "terminals": PRELUDE + TERMINALS,
     "file locks": PRELUDE + LOCKS,
+    "locks of a file that is opened twice": PRELUDE + LOCKS_OF_A_SECOND_DESCRIPTOR,
     "processes whose first thread has ended": PRELUDE + FIRST_THREADS_ENDED,
     "mappings": PRELUDE + MAPPINGS,
 }
@@ -146,6 +151,27 @@ def test_kernel_memory_counts_as_memory(hostile_without_groups, name):
 
     assert result.error_type == "memory", result
     assert result.detail.sampled_limits == ("memory", "pids")
+
+
+@pytest.mark.parametrize("name", ["terminals", "file locks", "locks of a file that is opened twice"])
+def test_kernel_memory_that_no_group_counts_is_memory(hostile, name):
+    """Locks took 505 MiB in a group of 64 MiB, and terminals all that the machine has, which other users share."""
+    result = hostile.run(FILLED[name], timeout_s=60)
+
+    assert result.error_type == "memory", result
+
+
+def test_a_few_terminals_and_locks_are_ordinary(hostile):
+    """Tools for terminals and databases need them; more than one measurement sees them."""
+    code = """
+held, file = [pty.openpty() for _ in range(20)], open("f", "w")
+for number in range(2000):
+    fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * number)
+time.sleep(0.6)
+print("done")
+"""
+
+    assert hostile.run(PRELUDE + code).stdout == "done\n"
 
 
 def test_measuring_does_not_block_the_event_loop(hostile_without_groups, monkeypatch):

@@ -23,7 +23,6 @@ from nemo_gym.sandbox.providers.local.end_reason import ProgramEnd, error_kind
 from nemo_gym.sandbox.providers.local.limits import (
     BoxLimits,
     BoxMeter,
-    ProcessUsage,
     counts_processes_by_namespace,
     measure_buffers,
 )
@@ -41,6 +40,7 @@ _BUFFER_POLL_S = 0.01
 """Interval between measurements of buffers and files, which one program fills at gigabytes per second."""
 _BUFFER_POLLS = 5
 """Measurements of buffers for each measurement of processes, which takes longer."""
+_PROCESS_POLL_S = _BUFFER_POLLS * _BUFFER_POLL_S
 
 _INIT_MEMORY = 16 << 20
 """Memory of the init process, added to the limit so that a program can use its full limit."""
@@ -281,34 +281,33 @@ async def _wait_for_resource_limit(box: Box, usage_before: Usage, limits: BoxLim
     """Measure the box until it as a whole exceeds a limit that the kernel does not enforce; return that limit."""
     counted = set() if box.group is None else set(box.group.folders)
     watched = {MEMORY, PIDS} - counted | ({CPU} if limits.cpu_s is not None else set())
-    if not watched:
-        await asyncio.Event().wait()  # until cancelled
     must_measure_buffers = MEMORY in watched and box.is_isolated  # through the namespaces of the box
     max_memory = limits.memory_bytes + _INIT_MEMORY
-    meter = BoxMeter(box.pid, max_memory if MEMORY in watched else None, counts_kernel_memory=must_measure_buffers)
-    must_measure_processes = bool(watched - counted)
+    meter = BoxMeter(box.pid, max_memory, counts_kernel_memory=box.is_isolated, has_group=MEMORY in counted)
+    measure = meter.measure if watched - counted else meter.measure_kernel_memory
+    polls = _BUFFER_POLLS if must_measure_buffers else 1
+    if not watched:
+        await asyncio.sleep(_PROCESS_POLL_S)
     memory, cpu_s_before = 0, None
     while True:
-        current = ProcessUsage()
-        if must_measure_processes:
-            measuring = asyncio.get_running_loop().run_in_executor(None, meter.measure)
-            while not (await asyncio.wait({measuring}, timeout=_BUFFER_POLL_S))[0]:
-                if must_measure_buffers and memory + measure_buffers(box.pid, box.writable) > max_memory:
-                    return SandboxErrorKind.MEMORY
-            current = measuring.result()
+        measuring = asyncio.get_running_loop().run_in_executor(None, measure)
+        while not (await asyncio.wait({measuring}, timeout=_BUFFER_POLL_S))[0]:
+            if must_measure_buffers and memory + measure_buffers(box.pid, box.writable) > max_memory:
+                return SandboxErrorKind.MEMORY
+        current = measuring.result()
         memory = current.memory_bytes
         cpu_s_before = current.cpu_s if cpu_s_before is None else cpu_s_before
         cpu_s = box_usage(box).since(usage_before).cpu_s if CPU in counted else current.cpu_s - cpu_s_before
-        if MEMORY in watched and memory > max_memory:
+        if memory > max_memory:
             return SandboxErrorKind.MEMORY
         if PIDS in watched and current.threads > limits.processes + 1:  # 1 for the init process
             return SandboxErrorKind.PROCESSES
         if limits.cpu_s is not None and (cpu_s or 0.0) >= limits.cpu_s:
             return SandboxErrorKind.CPU_TIME
-        for _ in range(_BUFFER_POLLS):
+        for _ in range(polls):
             if must_measure_buffers and memory + measure_buffers(box.pid, box.writable) > max_memory:
                 return SandboxErrorKind.MEMORY
-            await asyncio.sleep(_BUFFER_POLL_S)
+            await asyncio.sleep(_PROCESS_POLL_S / polls)
 
 
 def sampled_limits(box: Box) -> tuple[str, ...]:

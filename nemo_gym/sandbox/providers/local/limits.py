@@ -25,6 +25,8 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _INODE_BYTES = 1024 + 256
 """A file, folder or link without content, and its directory entry."""
 _TERMINAL_BYTES = 128 << 10
+_MAX_TERMINALS = 64
+"""Pseudo-terminals of one box; all users of the machine share about three thousand."""
 _LOCK_BYTES = 224
 """One locked range of a file."""
 _MAPPING_BYTES = 512
@@ -93,14 +95,18 @@ class BoxMeter:
     A pass ends early, with more memory than allowed, as soon as the limit is passed or the pass itself took too long.
     """
 
-    def __init__(self, root_pid: int, max_memory: int | None, *, counts_kernel_memory: bool = False) -> None:
+    def __init__(
+        self, root_pid: int, max_memory: int | None, *, counts_kernel_memory: bool = False, has_group: bool = False
+    ) -> None:
         """Measure `root_pid` and its descendants. `max_memory` None: do not measure memory.
 
-        `counts_kernel_memory`: also count terminals, locks and mappings, of an isolated box.
+        `counts_kernel_memory`: also count terminals, locks and mappings, of an isolated box. `has_group`: a control
+        group limits memory; count only terminals and locks, which no group counts.
         """
         self.root_pid = root_pid
         self.max_memory = max_memory
         self.counts_kernel_memory = counts_kernel_memory
+        self.has_group = has_group
         self._passes = 0
         self._kernel_bytes = 0
 
@@ -110,13 +116,9 @@ class BoxMeter:
         Orphaned processes of a box become children of its init process, so they are measured as well.
         """
         begin = time.thread_time()
-        self._passes += 1
-        if self.counts_kernel_memory and self._passes % _KERNEL_PASSES == 0:
-            self._kernel_bytes = self._measure_locks_and_mappings(begin)
-        memory = self._kernel_bytes + (_terminal_bytes(self.root_pid) if self.counts_kernel_memory else 0)
-        threads, cpu_s = 0, 0.0
+        memory, threads, cpu_s = self.measure_kernel_memory().memory_bytes, 0, 0.0
         for pid in process_tree(self.root_pid):
-            if self.max_memory is not None:
+            if self.max_memory is not None and not self.has_group:
                 memory += _process_memory(pid)
                 if self._is_over(memory, begin):
                     memory = max(memory, self.max_memory + 1)
@@ -126,6 +128,19 @@ class BoxMeter:
             cpu_s += sum(map(int, fields[11:15])) / _TICKS  # user and system time, also of reaped children
         return ProcessUsage(memory, threads, cpu_s)
 
+    def measure_kernel_memory(self) -> ProcessUsage:
+        """Measure only the memory that the kernel uses for the box, as far as it is counted."""
+        if not self.counts_kernel_memory or self.max_memory is None:
+            return ProcessUsage()
+        begin = time.thread_time()
+        self._passes += 1
+        if self._passes % _KERNEL_PASSES == 0:
+            self._kernel_bytes = self._measure_locks_and_mappings(begin)
+        terminals = len(_listing(_path_in_box(self.root_pid, "/dev/pts"))) - 1  # ptmx is not one of them
+        memory = self._kernel_bytes + max(0, terminals) * _TERMINAL_BYTES
+        is_over = terminals > _MAX_TERMINALS or self._is_over(memory, begin)
+        return ProcessUsage(max(memory, self.max_memory + 1) if is_over else memory)
+
     def _measure_locks_and_mappings(self, begin: float) -> int:
         """Return the bytes of file locks and mapped ranges; no rlimit applies to them.
 
@@ -134,15 +149,16 @@ class BoxMeter:
         total = 0
         for pid in process_tree(self.root_pid):
             threads = _thread_folders(pid)
-            total += _first_content(threads, "maps").count(b"\n") * _MAPPING_BYTES
+            if not self.has_group:
+                total += _first_content(threads, "maps").count(b"\n") * _MAPPING_BYTES
             for thread in threads:  # each may have separate descriptors
-                files: set[tuple[int, int]] = set()
+                descriptions: set[bytes] = set()
                 for name in _listing(f"{thread}/fdinfo"):
-                    file = _file_id(f"{thread}/fd/{name}")
-                    if file not in files:  # every descriptor of a file shows all of its locks
-                        total += _read_bytes(f"{thread}/fdinfo/{name}").count(b"lock:") * _LOCK_BYTES
-                    if file is not None:
-                        files.add(file)
+                    content = _read_bytes(f"{thread}/fdinfo/{name}")
+                    # Copies of a descriptor show the same locks, and a file that was opened twice shows different ones.
+                    if content not in descriptions:
+                        total += content.count(b"lock:") * _LOCK_BYTES
+                        descriptions.add(content)
                     if self._is_over(total, begin):
                         return total
         return total
@@ -182,12 +198,6 @@ def measure_buffers(root_pid: int, writable: Iterable[str]) -> int:
     return total + max(0, sockets - _SPARE_SOCKETS) * _socket_bytes()
 
 
-def _terminal_bytes(root_pid: int) -> int:
-    """Return the bytes of the pseudo-terminals of a box."""
-    terminals = _listing(_path_in_box(root_pid, "/dev/pts"))
-    return max(0, len(terminals) - 1) * _TERMINAL_BYTES  # ptmx is not one of them
-
-
 def _path_in_box(root_pid: int, path: str) -> str:
     """Return the path by which the host reaches a path of the box."""
     return f"/proc/{root_pid}/root{path}"
@@ -217,15 +227,6 @@ def _read_bytes(path: str) -> bytes:
             return file.read()
     except OSError:
         return b""
-
-
-def _file_id(path: str) -> tuple[int, int] | None:
-    """Return the device and inode of an open file; None if it is closed or hidden."""
-    try:
-        status = os.stat(path)  # noqa: PTH116
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _listing(folder: str) -> list[str]:

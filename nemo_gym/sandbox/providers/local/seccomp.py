@@ -110,12 +110,15 @@ _FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
     "inotify_init1": (294, 26),
     "inotify_add_watch": (254, 27),
     "io_setup": (206, 0),
-    # kernel memory that even control groups do not count: access control lists, large pages held by a pipe
+    # kernel memory that even control groups do not count: access control lists, large pages held by a pipe, NUMA
+    # policies of the pages of a file
     "setxattr": (188, 5),
     "lsetxattr": (189, 6),
     "fsetxattr": (190, 7),
     "setxattrat": (463, 463),
     "vmsplice": (278, 75),
+    "mbind": (237, 235),
+    "set_mempolicy_home_node": (450, 450),
 }
 """Numbers of system calls on x86_64 and aarch64; None if the architecture does not have the call."""
 
