@@ -111,14 +111,14 @@ class Failure:
     retryable: bool = True
     refusal_status: int | None = None
     """Only for a refusal: the status (4xx, 3xx) that the model endpoint answered."""
-    is_refusal_of_run: bool = False
-    """True for a refusal that its row did not cause (a wrong key); it does not count as an attempt."""
+    is_counted: bool = True
+    """False for a failure that the rollout did not cause (a wrong key, a server ended by another rollout)."""
     deadline_name: str | None = None
     """Only for a timeout: the deadline that passed (`rollout`, `model_call`, `tool_call`, `verify`, `request`)."""
 
     def __post_init__(self) -> None:
         if self.refusal_status is not None and self.refusal_status not in ROW_STATUSES:
-            object.__setattr__(self, "is_refusal_of_run", True)  # no row can cause such a refusal
+            object.__setattr__(self, "is_counted", False)  # no row can cause such a refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,8 +276,8 @@ def _failure_fields(failure: Failure, seconds: float | None) -> Row:
     fields: Row = {NG_FAILURE_CLASS_KEY: failure.kind, NG_FAILURE_DETAIL_KEY: detail}
     if failure.refusal_status is not None:
         detail[REFUSAL_STATUS] = failure.refusal_status
-        if failure.is_refusal_of_run:
-            detail[COUNTED_KEY] = False
+    if not failure.is_counted:
+        detail[COUNTED_KEY] = False
     if failure.deadline_name is not None:
         detail["which"] = failure.deadline_name
     if seconds is not None:
@@ -322,7 +322,7 @@ class OutcomeCounts:
         self.not_run = 0
         """Rollouts that were never sent because of the early stop."""
         self.refused = 0
-        """Failed rollouts whose refusal does not count as an attempt (`Failure.is_refusal_of_run`)."""
+        """Failed rollouts whose refusal does not count as an attempt."""
         self.problem: GymError | None = None
         """The error to report for the early stop, if a model endpoint caused it."""
 
@@ -332,7 +332,7 @@ class OutcomeCounts:
             self.retried += bool(outcome.job.key.attempt)
         elif isinstance(outcome, FailedRollout):
             self.failed[outcome.failure.kind] += 1
-            self.refused += outcome.failure.is_refusal_of_run
+            self.refused += outcome.failure.refusal_status is not None and not outcome.failure.is_counted
         elif isinstance(outcome, LimitedRollout):
             self.limits[outcome.limit_name] += 1
         else:

@@ -254,7 +254,7 @@ class RefusalBreaker:
         group = self._groups.pop(key)
         group.released.set()
         for outcome, _, _ in group.held:
-            failure = replace(outcome.failure, retryable=True, is_refusal_of_run=True) if of_run else outcome.failure
+            failure = replace(outcome.failure, retryable=True, is_counted=False) if of_run else outcome.failure
             self._finish(replace(outcome, failure=failure))
         return group
 

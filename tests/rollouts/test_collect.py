@@ -474,6 +474,27 @@ async def test_a_crash_without_a_known_culprit_counts_as_an_attempt():
     assert "it was killed" in stored[1].failure.message
 
 
+@pytest.mark.parametrize(("lost", "crashes", "is_counted"), [
+    ((), [crash_of(rollout=(5, 0))], False), ((), [crash_of("other")], False), ((), [crash_of(rollout=(0, 0))], True),
+    (["env"], [crash_of(rollout=(5, 0))], False), (["env"], [crash_of(rollout=(0, 0))], True), (["env"], [], False),
+    ((), [], True), (["other"], [], True),
+])  # fmt: skip
+async def test_a_failure_is_counted_only_if_the_request_of_the_rollout_may_have_ended_the_server(
+    lost, crashes, is_counted
+):
+    """Three runs with a server that is given up would use up the attempts of all innocent rollouts."""
+    stored, monitor = [], Monitor(*crashes)
+
+    async def send(job):
+        monitor.lost = set(lost)
+        raise ServerUnreachable("refused the connection", where="env")
+
+    await collect(jobs_of(1), send, [], store=stored.append, rules=AttemptRules(needed_servers=NEEDED, monitor=monitor))
+
+    [record] = map(outcome_record, stored)
+    assert record["_ng_failure"].get("counted", True) == is_counted
+
+
 async def test_rollouts_of_a_server_that_was_given_up_are_left_for_a_resume():
     """They would only use up their attempts; those of other servers run to the end."""
     outcomes, stop, monitor = [], StopCondition(), Monitor()

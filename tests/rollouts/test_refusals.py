@@ -62,7 +62,7 @@ async def test_a_key_that_expires_stops_the_run_and_leaves_its_rows_open(status,
 
     assert (len(scored), len(cancelled)) == (good, 0)
     assert len(failed) <= concurrency + ENOUGH_REFUSALS - 1, "no rows are sent in vain"
-    assert all(outcome.failure.retryable and outcome.failure.is_refusal_of_run for outcome in failed)
+    assert all(outcome.failure.retryable and not outcome.failure.is_counted for outcome in failed)
     assert (stop.refusal.refusal_status, stop.is_immediate) == (status, False)
     assert stop.reason.startswith("m: the endpoint ")
 
@@ -75,7 +75,7 @@ async def test_a_run_that_is_refused_like_a_row_stays_open(status, good):
 
     assert (len(scored), len(cancelled)) == (good, 0)
     assert ENOUGH_REFUSALS <= len(failed) < 12
-    assert all(outcome.failure.retryable and outcome.failure.is_refusal_of_run for outcome in failed)
+    assert all(outcome.failure.retryable and not outcome.failure.is_counted for outcome in failed)
     assert stop.refusal.refusal_status == status
 
 
@@ -160,7 +160,7 @@ async def test_a_run_that_ends_sends_no_rollout_again():
 
     failed = [outcome for outcome in outcomes if isinstance(outcome, FailedRollout)]
     assert len(failed) == 10
-    assert all(outcome.failure.is_refusal_of_run for outcome in failed)
+    assert all(not outcome.failure.is_counted for outcome in failed)
 
 
 @pytest.mark.parametrize("is_fixed", [True, False])
@@ -239,7 +239,7 @@ async def test_the_words_of_a_row_are_not_the_reason_of_the_endpoint():
     (_, failed, _), stop = await collect_with(failing_after(0, refusal(422, body)))
 
     assert stop.refusal is not None
-    assert all(outcome.failure.is_refusal_of_run for outcome in failed)
+    assert all(not outcome.failure.is_counted for outcome in failed)
 
 
 @pytest.mark.parametrize("count", [1, ENOUGH_REFUSALS - 1])
@@ -248,7 +248,7 @@ async def test_a_short_run_that_is_refused_like_a_row_stays_open(count):
     (_, failed, _), _ = await collect_with(failing_after(0, refusal(400)), count=count)
 
     assert len(failed) == count
-    assert all(outcome.failure.retryable and outcome.failure.is_refusal_of_run for outcome in failed)
+    assert all(outcome.failure.retryable and not outcome.failure.is_counted for outcome in failed)
 
 
 async def test_a_flaky_gateway_does_not_stop_the_run():
@@ -439,7 +439,7 @@ async def test_a_redirect_to_a_page_is_a_refusal():
 
     assert len(scored) == 2
     assert len(failed) <= 4 + ENOUGH_REFUSALS
-    assert all(outcome.failure.is_refusal_of_run for outcome in failed)
+    assert all(not outcome.failure.is_counted for outcome in failed)
     assert str(endpoint_refused(stop.refusal, {"m": {"responses_api_models": block}}, "2 scored")) == (
         "m: the endpoint redirects the requests to another page (303: /run of a answered 500: it redirects to "
         "/sign-in): 2 scored\n  try: fix m.openai_base_url and run the same command with --resume"

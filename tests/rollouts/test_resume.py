@@ -70,7 +70,7 @@ def test_a_resumed_run_has_the_remaining_jobs_and_the_used_tokens(store, request
     with store:
         prepared = prepare_run(store, request_of(resume=True))
 
-        assert keys(prepared.jobs) == ["1-0-a1", "2-0"]
+        assert keys(prepared.jobs) == ["2-0", "1-0-a1"]
     assert (prepared.summary.finished, prepared.summary.to_run, prepared.tokens) == (1, 2, 9)
 
 
