@@ -17,6 +17,7 @@ from nemo_gym.errors import (
     InvalidReward,
     ModelAnswerTooLarge,
     ModelFailed,
+    RequestCancelled,
     RolloutFailed,
     ServerUnreachable,
     SessionLost,
@@ -47,7 +48,7 @@ _DEADLINE_OF_ERROR = {
 }
 _DEADLINE_OF_PHASE = {Phase.MODEL: "model_call", Phase.ENVIRONMENT: "tool_call", Phase.VERIFY: "verify"}
 _TIMEOUT_STATUS = frozenset({408, 504})
-_UNREACHABLE_ERRORS = frozenset({ServerUnreachable.__name__, SessionLost.__name__, CircuitOpen.__name__})
+_UNREACHABLE_ERRORS = frozenset(one.__name__ for one in (ServerUnreachable, SessionLost, CircuitOpen, RequestCancelled))
 _TIMEOUT_ERRORS = frozenset({DeadlineExceeded.__name__, *_DEADLINE_OF_ERROR})
 _BAD_REPLY_ERRORS = frozenset(
     {"ValidationError", "ConversionError", "JSONDecodeError", InvalidReply.__name__, ModelFailed.__name__}
@@ -181,7 +182,7 @@ def _failure_of_status(
         return Failure(FailureKind.TIMEOUT, phase, message, server, deadline_name=_passed_deadline(cause, phase))
     if cause in _UNREACHABLE_ERRORS:
         kind = FailureKind.MODEL_UNREACHABLE if phase is Phase.MODEL else FailureKind.SERVER_DIED
-        return Failure(kind, phase, message, server)
+        return Failure(kind, phase, message, server, is_counted=cause != RequestCancelled.__name__)
     if phase is Phase.MODEL and cause in _BAD_REPLY_ERRORS:
         return Failure(FailureKind.MODEL_BAD_REPLY, phase, message, server)
     if phase in (Phase.VERIFY, Phase.ENVIRONMENT) and cause == InvalidReward.__name__:

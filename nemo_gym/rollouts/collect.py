@@ -260,7 +260,8 @@ class AttemptRules:
         crashes = await self.monitor.find_crashes(failure.server, sent_at)
         is_lost = self.lost_server(job.agent) is not None
         if not crashes:  # a server that was given up ended before this rollout was sent
-            return replace(failure, is_counted=not is_lost), 0
+            resends = 0 if failure.is_counted or is_lost else MAX_RESENDS
+            return replace(failure, is_counted=failure.is_counted and not is_lost), resends
         crash = next((crash for crash in crashes if crash.handler and crash.handler.rollout == own), crashes[-1])
         if str(crash) not in failure.message:
             failure = replace(failure, message=f"{failure.message}; its process ended: {crash}")
