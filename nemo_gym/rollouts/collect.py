@@ -352,8 +352,13 @@ class _WorkerContext:
         sent_at = time.monotonic()
         outcome = await attempt(job, self.send, self.rules, self.observers)
         attempts = 1
-        while (group := self.refusals.hold(outcome, sent_at)) is None:
-            if (pause := self._store_attempt(outcome, attempts)) is None:
+        while True:
+            pause = self._pause_after(outcome, attempts)
+            if (group := self.refusals.hold(outcome, sent_at, is_final=pause is None)) is not None:
+                break
+            self.store(outcome)
+            self.stop.add_attempt(outcome)
+            if pause is None or self.stop.reason is not None:
                 self._report(outcome)
                 self.stop.add_outcome(outcome)
                 break
@@ -383,10 +388,8 @@ class _WorkerContext:
         self.stop.add_attempt(outcome)
         self.stop.add_outcome(outcome)
 
-    def _store_attempt(self, outcome: Outcome, attempts: int) -> float | None:
-        """Store an attempt; return the pause before the next attempt, or None if there is no retry."""
-        self.store(outcome)
-        self.stop.add_attempt(outcome)
+    def _pause_after(self, outcome: Outcome, attempts: int) -> float | None:
+        """Return the pause before the next attempt, or None if there is no retry."""
         if self.stop.reason is not None or not isinstance(outcome, FailedRollout):
             return None
         if self.rules.lost_server(outcome.job.agent) is not None:
