@@ -136,6 +136,10 @@ class ServerUnreachable(GymError, ConnectionError):
     """No server answers at an address."""
 
 
+class RequestCancelled(ServerUnreachable):
+    """Code in the process of a server cancelled a request that it did not belong to."""
+
+
 class SessionLost(ServerUnreachable):
     """The process that kept the state of a session has ended, so the rollout cannot go on."""
 

@@ -27,6 +27,7 @@ from nemo_gym.serve.addresses import adopt_run_token
 from nemo_gym.serve.blocked_loop import LoopWatch
 from nemo_gym.serve.cancellation import CANCELLED_ROLLOUTS, cancel_here, set_other_cells
 from nemo_gym.serve.failures import FailureMiddleware
+from nemo_gym.serve.server_loop import ignore_cancellation, run_server_loop
 from nemo_gym.serve.session import CELL_ENV_VAR, SessionCodec, cell_of, cookie_name, cookie_values, session_secret
 from nemo_gym.server_utils import (
     GlobalAIOHTTPAsyncClientConfig,
@@ -183,7 +184,7 @@ async def _serve(
     watch.start()
     gc_threshold.start()
     webserver.report_ready(ready_fd)
-    await stop.wait()
+    await ignore_cancellation(stop.wait)
     gc_threshold.close()
     watch.close()
     await close_listeners(app_listeners, GRACE_SECONDS)
@@ -206,4 +207,4 @@ def run_cell(
     webserver.start_logging(verbose=bool(config.get("verbose")))
     webserver.raise_open_files_limit()
     sys.argv = ["gym"]  # servers have no command-line arguments
-    uvloop.run(_serve(config, hosted, sockets, ready_fd, elsewhere))
+    run_server_loop(_serve(config, hosted, sockets, ready_fd, elsewhere), uvloop.new_event_loop)

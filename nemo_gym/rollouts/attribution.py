@@ -17,11 +17,12 @@ from nemo_gym.errors import (
     InvalidReward,
     ModelAnswerTooLarge,
     ModelFailed,
+    RequestCancelled,
     RolloutFailed,
     ServerUnreachable,
     SessionLost,
 )
-from nemo_gym.rollouts.outcome import ROW_STATUSES, Failure, FailureKind, Phase
+from nemo_gym.rollouts.outcome import INVALID_ANSWER, ROW_STATUSES, Failure, FailureKind, Phase
 from nemo_gym.rollouts.scoring_rules import AGENTS, MODELS, RESOURCES_SERVERS
 from nemo_gym.transport.deadlines import VERIFY_PATH, ModelCallTimeout, ToolCallTimeout, VerifyTimeout
 from nemo_gym.transport.large_bodies import ResponseTooLong
@@ -47,7 +48,7 @@ _DEADLINE_OF_ERROR = {
 }
 _DEADLINE_OF_PHASE = {Phase.MODEL: "model_call", Phase.ENVIRONMENT: "tool_call", Phase.VERIFY: "verify"}
 _TIMEOUT_STATUS = frozenset({408, 504})
-_UNREACHABLE_ERRORS = frozenset({ServerUnreachable.__name__, SessionLost.__name__, CircuitOpen.__name__})
+_UNREACHABLE_ERRORS = frozenset(one.__name__ for one in (ServerUnreachable, SessionLost, CircuitOpen, RequestCancelled))
 _TIMEOUT_ERRORS = frozenset({DeadlineExceeded.__name__, *_DEADLINE_OF_ERROR})
 _BAD_REPLY_ERRORS = frozenset(
     {"ValidationError", "ConversionError", "JSONDecodeError", InvalidReply.__name__, ModelFailed.__name__}
@@ -167,7 +168,10 @@ def _failure_of_status(
     is_transient = _is_transient(status) and not is_too_large
     is_model = phase is Phase.MODEL or server in judges
     is_refusal = not is_transient and not is_too_large and status >= 300 and is_model  # 3xx: redirected to some page
-    refusal_status = status if is_refusal else None
+    is_endpoint_error = is_model and not cause and upstream.isdecimal() and status >= 500
+    refusal_status = status if is_refusal or is_endpoint_error else None
+    if is_model and cause in _BAD_REPLY_ERRORS:
+        refusal_status = INVALID_ANSWER
     # A refusal is permanent only if the content of the row can be its reason; a wrong key can be replaced.
     is_retryable = is_transient or (is_refusal and status not in ROW_STATUSES)
     if server in judges:
@@ -181,9 +185,9 @@ def _failure_of_status(
         return Failure(FailureKind.TIMEOUT, phase, message, server, deadline_name=_passed_deadline(cause, phase))
     if cause in _UNREACHABLE_ERRORS:
         kind = FailureKind.MODEL_UNREACHABLE if phase is Phase.MODEL else FailureKind.SERVER_DIED
-        return Failure(kind, phase, message, server)
+        return Failure(kind, phase, message, server, is_counted=cause != RequestCancelled.__name__)
     if phase is Phase.MODEL and cause in _BAD_REPLY_ERRORS:
-        return Failure(FailureKind.MODEL_BAD_REPLY, phase, message, server)
+        return Failure(FailureKind.MODEL_BAD_REPLY, phase, message, server, refusal_status=refusal_status)
     if phase in (Phase.VERIFY, Phase.ENVIRONMENT) and cause == InvalidReward.__name__:
         return Failure(FailureKind.INVALID_REWARD, Phase.VERIFY, message, server)
     kind = FailureKind.TOOL_ERROR if phase is Phase.ENVIRONMENT and path else _KIND_OF_PHASE[phase]
@@ -192,7 +196,7 @@ def _failure_of_status(
 
 def _is_transient(status: int) -> bool:
     """Return whether a retry in the same run can succeed; a 422 (malformed row) or a 401 would only come again."""
-    return status >= 500 or status in (408, 409, 425, 429)
+    return status >= 500 or status in (408, 425, 429)
 
 
 def _passed_deadline(cause: str, phase: Phase | None = None) -> str:

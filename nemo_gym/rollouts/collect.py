@@ -249,37 +249,40 @@ class AttemptRules:
         """Return the failure with its culprit, and how often the attempt may be sent again if its rollout is innocent.
 
         A server that the rollout does not use can end or block the process that it shares with the agent, and so can
-        the request of another rollout to a server that both use.
+        the request of another rollout to a server that both use. The failure of an innocent rollout is not counted.
         """
         needed = self.needed_servers.get(job.agent)
         if failure.kind not in LOST_CALL_KINDS or needed is None or failure.server not in self.needed_servers:
             return failure, 0
         if failure.server not in needed:  # in a later phase than dispatch, the rollout called the server after all
-            return failure, MAX_RESENDS if failure.phase == Phase.DISPATCH else 0
+            is_innocent = failure.phase == Phase.DISPATCH
+            return replace(failure, is_counted=not is_innocent), MAX_RESENDS if is_innocent else 0
         if self.monitor is None or failure.refusal_status is not None:
             return failure, 0
         own = job.key.rollout_id
 
-        def is_innocent(culprit: RunningHandler) -> bool:
-            return culprit.server not in needed or culprit.rollout not in (None, own)
+        def has_caused(culprit: RunningHandler) -> bool:
+            return culprit.server in needed and culprit.rollout in (None, own)
 
         if failure.kind == FailureKind.TIMEOUT:
             sent_at = time.monotonic()  # if a request of another rollout blocks the server, the crash follows
             blocking = self.monitor.blocking_handler(failure.server)
-            if blocking is None or not is_innocent(blocking):
+            if blocking is None or has_caused(blocking):
                 note = f"; it is blocked: {blocking} is running" if blocking else ""
                 return replace(failure, message=failure.message + note), 0
         crashes = await self.monitor.find_crashes(failure.server, sent_at)
-        if not crashes:
-            return failure, 0
+        is_lost = self.lost_server(job.agent) is not None
+        if not crashes:  # a server that was given up ended before this rollout was sent
+            resends = 0 if failure.is_counted or is_lost else MAX_RESENDS
+            return replace(failure, is_counted=failure.is_counted and not is_lost), resends
         crash = next((crash for crash in crashes if crash.handler and crash.handler.rollout == own), crashes[-1])
         if str(crash) not in failure.message:
             failure = replace(failure, message=f"{failure.message}; its process ended: {crash}")
         culprit = crash.handler
         if culprit is None or culprit.server not in self.needed_servers:
             return failure, 0
-        failure = replace(failure, server=culprit.server)
-        return failure, MAX_RESENDS if is_innocent(culprit) and self.lost_server(job.agent) is None else 0
+        failure = replace(failure, server=culprit.server, is_counted=has_caused(culprit))
+        return failure, 0 if failure.is_counted or is_lost else MAX_RESENDS
 
 
 async def collect(
@@ -361,8 +364,13 @@ class _WorkerContext:
         sent_at = time.monotonic()
         outcome = await attempt(job, self.send, self.rules, self.observers)
         attempts = 1
-        while (group := self._hold_refusal(outcome, sent_at)) is None:
-            if (pause := self._store_attempt(outcome, attempts)) is None:
+        while True:
+            pause = self._pause_after(outcome, attempts)
+            if (group := self._hold_refusal(outcome, sent_at, is_final=pause is None)) is not None:
+                break
+            self.store(outcome)
+            self.stop.add_attempt(outcome)
+            if pause is None or self.stop.reason is not None:
                 self._report(outcome)
                 self.stop.add_outcome(outcome)
                 break
@@ -379,13 +387,13 @@ class _WorkerContext:
         if self.stop.is_immediate:
             raise _StopNow
 
-    def _hold_refusal(self, outcome: Outcome, sent_at: float) -> RefusalGroup | None:
+    def _hold_refusal(self, outcome: Outcome, sent_at: float, *, is_final: bool) -> RefusalGroup | None:
         """Record an answer, or hold back a refusal and return its group."""
         if has_model_answer(outcome):
             self.stop.record_answer(outcome.job, sent_at)
             if not self.refusals.groups:
                 return None
-        return self.refusals.hold(outcome, sent_at)
+        return self.refusals.hold(outcome, sent_at, is_final=is_final)
 
     async def _send_again(self, job: Job) -> Outcome:
         """Send a job that was answered before; its outcome is not stored, but its tokens count."""
@@ -400,10 +408,8 @@ class _WorkerContext:
         self.stop.add_attempt(outcome)
         self.stop.add_outcome(outcome)
 
-    def _store_attempt(self, outcome: Outcome, attempts: int) -> float | None:
-        """Store an attempt; return the pause before the next attempt, or None if there is no retry."""
-        self.store(outcome)
-        self.stop.add_attempt(outcome)
+    def _pause_after(self, outcome: Outcome, attempts: int) -> float | None:
+        """Return the pause before the next attempt, or None if there is no retry."""
         if self.stop.reason is not None or not isinstance(outcome, FailedRollout):
             return None
         if self.rules.lost_server(outcome.job.agent) is not None:

@@ -33,6 +33,9 @@ NOT_FINITE_TEXTS = ("NaN", "Infinity", "-Infinity")
 ROW_STATUSES = frozenset({400, 413, 422})
 """Statuses with which a model endpoint may refuse the content of a row; others concern the key, account or address."""
 
+INVALID_ANSWER = 200
+"""Status of a refusal that is no error status: an answer that is not one of a model, such as a login page."""
+
 REFUSAL_STATUS = "status"
 
 _COPIED_FIELDS = (AGENT_REF_KEY_NAME, SKILLS_REF_KEY_NAME, ATTEMPT_INDEX_KEY_NAME, ROLLOUT_ID_KEY_NAME)
@@ -110,15 +113,25 @@ class Failure:
     """The instance that the failure is attributed to."""
     retryable: bool = True
     refusal_status: int | None = None
-    """Only for a refusal: the status (4xx, 3xx) that the model endpoint answered."""
-    is_refusal_of_run: bool = False
-    """True for a refusal that its row did not cause (a wrong key); it does not count as an attempt."""
+    """Only for a refusal: the status (5xx, 4xx, 3xx, 200) that the model endpoint answered."""
+    is_counted: bool = True
+    """False for a failure that the rollout did not cause (a wrong key, a server ended by another rollout)."""
     deadline_name: str | None = None
     """Only for a timeout: the deadline that passed (`rollout`, `model_call`, `tool_call`, `verify`, `request`)."""
 
     def __post_init__(self) -> None:
-        if self.refusal_status is not None and self.refusal_status not in ROW_STATUSES:
-            object.__setattr__(self, "is_refusal_of_run", True)  # no row can cause such a refusal
+        if self.refusal_status is not None and not self.may_be_of_row:
+            object.__setattr__(self, "is_counted", False)
+
+    @property
+    def is_repeatable(self) -> bool:
+        """True for a refusal that may be an outage: the same request may be answered in the same run."""
+        return self.refusal_status is not None and (self.refusal_status >= 500 or self.refusal_status == INVALID_ANSWER)
+
+    @property
+    def may_be_of_row(self) -> bool:
+        """True for a refusal that the content of a row can cause."""
+        return self.refusal_status in ROW_STATUSES or self.is_repeatable
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,8 +308,8 @@ def _failure_fields(failure: Failure, seconds: float | None) -> Row:
     fields: Row = {NG_FAILURE_CLASS_KEY: failure.kind, NG_FAILURE_DETAIL_KEY: detail}
     if failure.refusal_status is not None:
         detail[REFUSAL_STATUS] = failure.refusal_status
-        if failure.is_refusal_of_run:
-            detail[COUNTED_KEY] = False
+    if not failure.is_counted:
+        detail[COUNTED_KEY] = False
     if failure.deadline_name is not None:
         detail["which"] = failure.deadline_name
     if seconds is not None:
@@ -341,7 +354,7 @@ class OutcomeCounts:
         self.not_run = 0
         """Rollouts that were never sent because of the early stop."""
         self.refused = 0
-        """Failed rollouts whose refusal does not count as an attempt (`Failure.is_refusal_of_run`)."""
+        """Failed rollouts whose refusal does not count as an attempt."""
         self.problem: GymError | None = None
         """The error to report for the early stop, if a model endpoint caused it."""
 
@@ -351,7 +364,7 @@ class OutcomeCounts:
             self.retried += bool(outcome.job.key.attempt)
         elif isinstance(outcome, FailedRollout):
             self.failed[outcome.failure.kind] += 1
-            self.refused += outcome.failure.is_refusal_of_run
+            self.refused += outcome.failure.refusal_status is not None and not outcome.failure.is_counted
         elif isinstance(outcome, LimitedRollout):
             self.limits[outcome.limit_name] += 1
         else:

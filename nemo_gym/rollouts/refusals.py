@@ -1,4 +1,4 @@
-"""Refusals of model endpoints (4xx, or a redirect to a page): the problem of one row, or of the whole run.
+"""Refusals of model endpoints (an error, a redirect, a page): the problem of one row, or of the whole run.
 
 A wrong key, an exhausted quota or an unknown model is the problem of the run: the run stops early, and a resumed run
 tries the refused rows again. A prompt that is too long is the problem of its row. A refusal is held back until it is
@@ -21,6 +21,7 @@ import orjson
 from nemo_gym.config.instances import server_instances
 from nemo_gym.errors import GymError
 from nemo_gym.rollouts.outcome import (
+    INVALID_ANSWER,
     ROW_STATUSES,
     AnsweredJob,
     CancelledRollout,
@@ -59,13 +60,15 @@ _WORD_WITH_DIGIT = re.compile(r"\S*\d\S*")
 _MESSAGE_FIELD = re.compile(r'"(?:message|detail)\\*":\s*\\*"(.+?)\\*"\s*[,}]', re.DOTALL)
 """The message in an error body, also if the body is escaped once or more as a JSON string."""
 INNER_SERVER = "calling an inner server: "
-_REDIRECTS = range(300, 400)
+_REDIRECTS, _SERVER_ERRORS = range(300, 400), range(500, 600)
 _REASONS = {
     401: "refuses the key",
     402: "reports that the quota of the key is used up",
     403: "refuses access with the key",
     404: "does not know the model or the path",
     **dict.fromkeys(_REDIRECTS, "redirects the requests to another page"),
+    **dict.fromkeys(_SERVER_ERRORS, "answers every request with the same error"),
+    INVALID_ANSWER: "does not answer as a model does",
 }
 _FIELDS_TO_FIX = {
     401: ("api_key",),
@@ -73,6 +76,7 @@ _FIELDS_TO_FIX = {
     403: ("api_key",),
     404: ("base_url", "model"),
     **dict.fromkeys(_REDIRECTS, ("base_url",)),
+    INVALID_ANSWER: ("base_url", "api_key"),
 }
 
 
@@ -120,18 +124,13 @@ class RefusalGroup:
     """Set when the workers that wait for a decision may continue."""
     is_reported: bool = False
 
-    @property
-    def may_be_of_row(self) -> bool:
-        """True if the endpoint may refuse the content of a row."""
-        return self.failure.refusal_status in ROW_STATUSES
-
     def possible_run_refusals(self, answered_sent_at: float) -> int:
         """Count the refusals that may be the problem of the run.
 
         `answered_sent_at` is when the latest rollout that got an answer was sent. If rows may be at fault, refusals of
         rollouts that were sent earlier do not count: the endpoint has accepted a later request.
         """
-        if not self.may_be_of_row:
+        if not self.failure.may_be_of_row:
             return len(self.held)
         return sum(refusal.sent_at >= answered_sent_at for refusal in self.held)
 
@@ -159,14 +158,17 @@ class RefusalBreaker:
         self.groups: dict[GroupKey, RefusalGroup] = {}
         """The refusals that are held back."""
 
-    def hold(self, outcome: Outcome, sent_at: float) -> RefusalGroup | None:
-        """Hold back a refusal of a rollout sent at `sent_at` and return its group; None for any other outcome."""
+    def hold(self, outcome: Outcome, sent_at: float, *, is_final: bool = True) -> RefusalGroup | None:
+        """Hold back a refusal of a rollout sent at `sent_at` and return its group; None for any other outcome.
+
+        A refusal that may be an outage is held back only if it `is_final`: otherwise the rollout is sent again.
+        """
         if has_model_answer(outcome):
             self._finish_before(outcome.job.agent, sent_at)
         if not isinstance(outcome, FailedRollout) or outcome.failure.refusal_status is None:
             return None
         failure, agent = outcome.failure, outcome.job.agent
-        if _is_reason_in_row(failure):
+        if _is_reason_in_row(failure) or (failure.is_repeatable and not is_final):
             return None
         key = (agent, failure.server, _refusal_signature(failure))
         if key not in self.groups:
@@ -209,10 +211,10 @@ class RefusalBreaker:
             sent_at, count = self._answered_sent_at(group.agent), len(group.held)
             if key not in self.groups:
                 continue  # the answer to a rollout that was sent again has decided about this group, too
-            if group.may_be_of_row and sent_at and (count == 1 or group.possible_run_refusals(sent_at) < count):
+            if group.failure.may_be_of_row and sent_at and (count == 1 or group.possible_run_refusals(sent_at) < count):
                 # The endpoint answered other rollouts, and either refused a single row or answered after a refusal.
                 self._close_group(key)
-            elif group.may_be_of_row and group.agent not in self._stop.answers:
+            elif group.failure.may_be_of_row and group.agent not in self._stop.answers:
                 self._close_group(key, of_run=True)
             else:
                 await self._stop_if_refused(key)
@@ -251,7 +253,7 @@ class RefusalBreaker:
         group = self.groups.pop(key)
         group.released.set()
         for outcome, _, _ in group.held:
-            failure = replace(outcome.failure, retryable=True, is_refusal_of_run=True) if of_run else outcome.failure
+            failure = replace(outcome.failure, retryable=True, is_counted=False) if of_run else outcome.failure
             self._finish(replace(outcome, failure=failure))
         return group
 
@@ -263,7 +265,7 @@ class RefusalBreaker:
         """Stop the run, unless rows may be at fault and the endpoint answers a rollout that it answered before."""
         group = self.groups[key]
         answer = self._stop.answers.get(group.agent)
-        if group.may_be_of_row and answer is not None and self._stop.reason is None:
+        if group.failure.may_be_of_row and answer is not None and self._stop.reason is None:
             job, sent_at = answer.job, time.monotonic()
             try:
                 outcome = await self._send(job.with_attempt(job.key.attempt + 1))
@@ -288,7 +290,7 @@ def _is_reason_in_row(failure: Failure) -> bool:
 
 def _refusal_signature(failure: Failure) -> str:
     """Return the text that identical refusals have in common: the status and, if a row may be at fault, the message."""
-    if failure.refusal_status not in ROW_STATUSES:
+    if not failure.may_be_of_row:
         return str(failure.refusal_status)
     return f"{failure.refusal_status} {_WORD_WITH_DIGIT.sub('#', failure.message)}"
 

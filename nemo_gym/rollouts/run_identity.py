@@ -21,9 +21,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from nemo_gym.config.instances import server_instances
 from nemo_gym.config.search_roots import _resolve_under_cwd_or_install
 from nemo_gym.config.secrets import mask_secrets
-from nemo_gym.journal import StoreError, unwritable_file
+from nemo_gym.journal import StoreError, read_rows, unwritable_file
 from nemo_gym.rollouts.plan import Repeats
 from nemo_gym.rollouts.run_files import output_of, run_path_for
+from nemo_gym.wire.stored_rollout import RolloutId, RolloutKey
 
 FORMAT = 1
 DISTRIBUTION = "nemo-gym"
@@ -109,11 +110,12 @@ def describe_planned_rows(path: Path) -> dict[str, Any]:
 def check_planned_rows(path: Path, planned: Mapping[str, Any] | None = None) -> None:
     """Check that the planned rows are those that the run file describes. They are read only if size or time changed.
 
-    Rows after those described are accepted: a run that was killed while it added repeats has not recorded them. Without
-    `planned`, the description is read from the run file next to `path`; if it cannot be read, nothing is checked.
+    Further repeats of the tasks described are accepted: a run that was killed while it added repeats has not recorded
+    them. Without `planned`, the description is read from the run file next to `path`; if it cannot be read, nothing is
+    checked.
 
     Raises:
-        StoreError: rows are missing or changed.
+        StoreError: rows are missing, changed or added.
     """
     if planned is None:
         try:
@@ -125,14 +127,29 @@ def check_planned_rows(path: Path, planned: Mapping[str, Any] | None = None) -> 
     if not planned or not current or is_unchanged:
         return
     count, digest = _hash_lines(path, planned["size"])
+    problem = None
     if digest != planned["hash"]:
-        raise StoreError(
-            f"the planned rows were damaged after the run began: {count} of {planned['count']} rows are left"
-            if count < planned["count"]
-            else "the planned rows were changed after the run began",
-            where=str(path),
-            fix="restore the file from a copy, or start over without --resume",
-        )
+        problem = "the planned rows were changed after the run began"
+        if count < planned["count"]:
+            problem = f"the planned rows were damaged after the run began: {count} of {planned['count']} rows are left"
+    elif current["size"] > planned["size"] and (line := _first_invalid_line(path, planned["count"])) is not None:
+        problem = f"a row was added after the run began: line {line} is no further repeat of a planned task"
+    if problem is not None:
+        raise StoreError(problem, where=str(path), fix="restore the file from a copy, or start over without --resume")
+
+
+def _first_invalid_line(path: Path, count: int) -> int | None:
+    """Return the first line after the first `count` that is no further repeat of an earlier task; None without one."""
+    keys: set[RolloutId] = set()
+    for line, row in enumerate(read_rows(path), start=1):
+        try:
+            task, rollout = RolloutKey.of(row).rollout_id
+        except (ValueError, TypeError):
+            return line
+        if line > count and ((task, rollout) in keys or (task, rollout - 1) not in keys):
+            return line
+        keys.add((task, rollout))
+    return None
 
 
 def _hash_lines(path: Path, size: int) -> tuple[int, str]:

@@ -1,6 +1,7 @@
 """Write and read the files of one run. This is the only module that writes them."""
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -52,8 +53,8 @@ class RunHistory:
     finished: set[int] = field(default_factory=set)
     failures: dict[int, int] = field(default_factory=dict)
     """Number of failures that count as attempts."""
-    refusals: dict[int, int] = field(default_factory=dict)
-    """Number of failures that do not count as attempts, because a model endpoint refused the run."""
+    uncounted: dict[int, int] = field(default_factory=dict)
+    """Number of failures that do not count as attempts, because the rollout did not cause them."""
     terminal: set[int] = field(default_factory=set)
     """Rollouts with a failure after which they are not run again."""
     tokens: int = 0
@@ -67,6 +68,11 @@ class RunHistory:
 
     def is_given_up(self, key: RolloutKey | Entry, max_attempts: int) -> bool:
         return _packed_key(key) in self.terminal or self.failed_attempts(key) >= max_attempts
+
+    def failure_counts(self, key: RolloutKey | Entry) -> tuple[int, int]:
+        """Return the number of counted and of uncounted failures."""
+        packed = _packed_key(key)
+        return self.failures.get(packed, 0), self.uncounted.get(packed, 0)
 
     def count_given_up(self, max_attempts: int) -> int:
         """Count the unfinished rollouts that failed `max_attempts` times or with a terminal failure."""
@@ -207,15 +213,18 @@ class RolloutStore:
     def unfinished_jobs(self, history: RunHistory, max_attempts: int) -> Iterator[Job]:
         """Yield the jobs that are neither finished nor given up, with the number of their next attempt.
 
-        Rollouts that were refused more often come later: others show first whether the endpoint accepts requests.
+        Rollouts that failed more often come later: those that end their server must not delay innocent ones. Of the
+        others, those that were refused more often come later: the rest shows first whether the endpoint accepts
+        requests.
         """
 
-        def is_unfinished(entry: Entry, *, refusals: int) -> bool:
+        def is_unfinished(entry: Entry, *, counts: tuple[int, int]) -> bool:
             is_open = not history.is_finished(entry) and not history.is_given_up(entry, max_attempts)
-            return is_open and history.refusals.get(_packed_key(entry), 0) == refusals
+            return is_open and history.failure_counts(entry) == counts
 
-        for refusals in sorted({0, *history.refusals.values()}):
-            selection = partial(is_unfinished, refusals=refusals)
+        all_counts = itertools.product({0, *history.failures.values()}, {0, *history.uncounted.values()})
+        for counts in sorted(all_counts):
+            selection = partial(is_unfinished, counts=counts)
             for row in select_rows(self.materialized, self._inputs.entries(), selection):
                 job = Job.of(row)
                 yield job.with_attempt(history.failed_attempts(job.key))
@@ -260,7 +269,7 @@ class RolloutStore:
             history.tokens += entry.tokens
         for entry in failed.entries():
             key = _packed_key(entry)
-            counts = history.failures if entry.is_counted else history.refusals
+            counts = history.failures if entry.is_counted else history.uncounted
             counts[key] = counts.get(key, 0) + 1
             history.tokens += entry.tokens
         # The index does not contain the reason of a terminal failure, so these lines are read. The last one decides.

@@ -15,5 +15,6 @@ on. Such endpoints are called directly; all others through FastAPI.
 - `webserver`, `uvicorn_server`: serve an app in this process; `http_protocol`: limits on HTTP connections
 - `access`: which HTTP requests are answered; `peer_user`: the user at the other end of a connection
 - `blocked_loop`: detection of blocked event loops; `gc_tuning`: garbage collection thresholds
+- `server_loop`: the event loop of a server process, which code of a server cannot end
 - `process_status`: heartbeat and running handler of a process, readable from outside
 """

@@ -9,6 +9,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from nemo_gym.serve.blocked_loop import LoopWatch
+from nemo_gym.serve.server_loop import ignore_cancellation, run_server_loop
 from nemo_gym.serve.webserver import READY_FD_ENV_VAR, report_ready
 
 
@@ -27,6 +28,12 @@ class ReportingServer(uvicorn.Server):
             self._watch.start()
         if fd and self.started:
             report_ready(int(fd))
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        run_server_loop(self.serve(sockets=sockets), self.config.get_loop_factory())
+
+    async def main_loop(self) -> None:
+        await ignore_cancellation(super().main_loop)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._watch.close()

@@ -22,7 +22,7 @@ from typing import Any, cast
 import orjson
 from multidict import CIMultiDict
 
-from nemo_gym.errors import ServerUnreachable
+from nemo_gym.errors import RequestCancelled, ServerUnreachable
 from nemo_gym.keys import ROLLOUT_PATH_PREFIX
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.asgi import ASGIApp, Message, Receive, Send, read_body, write_reply
@@ -428,10 +428,10 @@ class CellConnection:
                 reply = await answer_call(app, call)
             self.protocol.send(_reply_head(number, reply), reply.body_bytes())
         except BaseException as error:
-            # This task is cancelled when this process ends, or by the caller, which then ignores the reply.
+            # This task is cancelled by the caller, which then ignores the reply, or by code of another request.
             is_task_cancelled = isinstance(error, asyncio.CancelledError) and is_cancelled()
             reply = _error_reply(500, f"no answer: {type(error).__name__}")
-            error_class = ServerUnreachable if is_task_cancelled else type(error)
+            error_class = RequestCancelled if is_task_cancelled else type(error)
             headers = {FAILED_HEADER: call.server or "", FAILED_PATH_HEADER: call.path}
             reply.headers = [*reply.header_list(), *headers.items(), (ERROR_HEADER, error_class.__name__)]
             if not is_task_cancelled:

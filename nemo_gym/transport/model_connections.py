@@ -147,6 +147,8 @@ class _Connection(asyncio.Protocol):
             self._answer = None
         if not self._is_kept_alive:
             self.close()
+        elif self._size > self._large_bytes:
+            self._transport.resume_reading()  # no effect unless the read that made the answer large also ended it
         body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         return self._status, body
 

@@ -120,7 +120,7 @@ class StoredRollout:
 
     @property
     def is_counted(self) -> bool:
-        """False for a failure that does not count as an attempt, because a model endpoint refused the run."""
+        """False for a failure that does not count as an attempt, because the rollout did not cause it."""
         return self.failure.get(COUNTED_KEY) is not False
 
     @property

@@ -18,6 +18,7 @@ from nemo_gym.launch.ports import OFFLINE_PORT
 from nemo_gym.launch.run import Run
 from nemo_gym.server_utils import ServerClient, get_response_json
 from nemo_gym.transport import call_timing
+from nemo_gym.transport.response_errors import ERROR_HEADER, FAILED_HEADER
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.asyncio
@@ -34,7 +35,38 @@ SOURCE = """
             app = super().setup_webserver()
             for tool in (self.who, self.wait, self.sleep, self.convolve, self.pattern, self.die, self.burst):
                 app.post(f"/{tool.__name__}")(tool)
+            for tool in (self.pause, self.exit_task, self.exit_soon, self.stop, self.cancel):
+                app.post(f"/{tool.__name__}")(tool)
             return app
+
+        async def pause(self) -> dict:
+            print("waiting", flush=True)
+            await asyncio.sleep(1.5)
+            return {"pid": os.getpid()}
+
+        async def exit_task(self) -> dict:
+            async def work():
+                await asyncio.sleep(0.05)
+                raise SystemExit(4)
+
+            task = asyncio.create_task(work())
+            await asyncio.wait([task])
+            return {"pid": os.getpid()}
+
+        async def exit_soon(self) -> dict:
+            asyncio.get_running_loop().call_later(0.05, exit, 6)
+            await asyncio.sleep(0.2)
+            return {"pid": os.getpid()}
+
+        async def stop(self) -> dict:
+            asyncio.get_running_loop().stop()
+            await asyncio.sleep(0.1)
+            return {"pid": os.getpid()}
+
+        async def cancel(self) -> dict:
+            for task in asyncio.all_tasks():
+                task.cancel()
+            await asyncio.sleep(5)
 
         async def who(self) -> dict:
             return {"pid": os.getpid()}
@@ -98,14 +130,16 @@ class Caller:
             self._loop.call_soon_threadsafe(self.waiting.set)
 
     async def call(self, run: Run, name: str, path: str, rollout: tuple[int, int] | None = None) -> dict[str, Any]:
+        answer = await get_response_json(await self.post(run, name, path, rollout))
+        assert isinstance(answer, dict), answer
+        return answer
+
+    async def post(self, run: Run, name: str, path: str, rollout: tuple[int, int] | None = None) -> Any:
         head = BaseServerConfig.model_validate(dict(run.config["head_server"]))
         client = ServerClient(head_server_config=head, global_config_dict=run.config)
         call_timing.set_current_rollout(rollout)
         async with asyncio.timeout(60):
-            response = await client.post(server_name=name, url_path=path, json={})
-            answer = await get_response_json(response)
-            assert isinstance(answer, dict), answer
-            return answer
+            return await client.post(server_name=name, url_path=path, json={})
 
     async def failure(self, run: Run, name: str, path: str, rollout: tuple[int, int] | None = None) -> GymError:
         with pytest.raises(GymError) as problem:
@@ -199,6 +233,39 @@ async def test_a_server_that_ends_its_cell_repeatedly_gets_a_separate_process(tm
     assert quarantined["pid"] not in neighbours
     assert again["pid"] not in (quarantined["pid"], *neighbours)
     assert neighbours == untouched
+
+
+@pytest.mark.parametrize("hosting", ["cell", "process"])
+@pytest.mark.parametrize("path", ["/exit_task", "/exit_soon", "/stop"])
+async def test_a_background_task_or_callback_cannot_end_its_process(tmp_path: Path, path: str, hosting: str) -> None:
+    """Every request of the process would get an error, and nothing would name the server that caused it."""
+    caller = Caller()
+
+    async with Run(config_for(tmp_path, hosting), [tmp_path], watch=caller.watch) as run:
+        innocent = asyncio.create_task(caller.call(run, "bad" if hosting == "process" else "fine", "/pause", (8, 0)))
+        await caller.waiting.wait()
+        answers = [await caller.call(run, "bad", path, (7, 1)) for _ in range(3)]
+        answers.append(await innocent)
+        starts = [unit.starts for unit in run._supervisor.units]
+
+    assert {answer["pid"] for answer in answers} == {answers[0]["pid"]}
+    assert set(starts) == {1}
+
+
+async def test_requests_cancelled_by_another_request_are_innocent(tmp_path: Path) -> None:
+    """One handler can cancel all tasks of its cell; the cell goes on, and the other rollouts are run again."""
+    caller = Caller()
+
+    async with Run(config_for(tmp_path), [tmp_path], watch=caller.watch) as run:
+        innocent = asyncio.create_task(caller.post(run, "fine", "/pause", (8, 0)))
+        await caller.waiting.wait()
+        culprit = await caller.post(run, "bad", "/cancel", (7, 1))
+        cancelled = await innocent
+        starts = [unit.starts for unit in run._supervisor.units]
+
+    assert (cancelled.headers[FAILED_HEADER], cancelled.headers[ERROR_HEADER]) == ("fine", "RequestCancelled")
+    assert (culprit.headers[FAILED_HEADER], culprit.headers[ERROR_HEADER]) == ("bad", "CancelledError")
+    assert set(starts) == {1}
 
 
 @pytest.mark.parametrize("hosting", ["cell", "process"])

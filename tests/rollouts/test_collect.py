@@ -4,13 +4,17 @@ import asyncio
 import logging
 import time
 
+import aiohttp
 import pytest
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
 
 from nemo_gym.errors import AgentFailed, DeadlineExceeded, ServerUnreachable
 from nemo_gym.rollouts.collect import AttemptRules, RolloutRetryPolicy, StopCondition, collect
 from nemo_gym.rollouts.outcome import CancelledRollout, FailedRollout, Job, ScoredRollout, ScoringRule, outcome_record
 from nemo_gym.serve.process_status import Crash, RunningHandler
 from nemo_gym.transport.deadlines import ToolCallTimeout
+from nemo_gym.transport.response_errors import ERROR_HEADER, FAILED_HEADER
 
 pytestmark = pytest.mark.asyncio
 
@@ -469,6 +473,49 @@ async def test_a_crash_without_a_known_culprit_counts_as_an_attempt():
 
     assert [outcome.failure.server for outcome in stored] == ["env"] * 3
     assert "it was killed" in stored[1].failure.message
+
+
+async def test_a_rollout_whose_request_was_cancelled_by_another_one_is_run_again_without_counting():
+    """Code of one server can cancel all tasks of its cell, which goes on: no crash names the culprit."""
+    stored, calls = [], []
+
+    async def send(job):
+        calls.append(job.key.attempt)
+        if job.key.task == 0 and len(calls) < 4:
+            headers = {FAILED_HEADER: "env", ERROR_HEADER: "RequestCancelled"}
+            info = aiohttp.RequestInfo(
+                URL("http://a/run"), "POST", CIMultiDictProxy(CIMultiDict()), URL("http://a/run")
+            )
+            raise aiohttp.ClientResponseError(info, (), status=500, headers=CIMultiDict(headers))
+        return {"reward": 1.0, **SAID}
+
+    await collect(
+        jobs_of(1), send, [], store=stored.append, rules=AttemptRules(needed_servers=NEEDED, monitor=Monitor())
+    )
+
+    assert [type(outcome) for outcome in stored] == [ScoredRollout]
+    assert calls == [0] * 4
+
+
+@pytest.mark.parametrize(("lost", "crashes", "is_counted"), [
+    ((), [crash_of(rollout=(5, 0))], False), ((), [crash_of("other")], False), ((), [crash_of(rollout=(0, 0))], True),
+    (["env"], [crash_of(rollout=(5, 0))], False), (["env"], [crash_of(rollout=(0, 0))], True), (["env"], [], False),
+    ((), [], True), (["other"], [], True),
+])  # fmt: skip
+async def test_a_failure_is_counted_only_if_the_request_of_the_rollout_may_have_ended_the_server(
+    lost, crashes, is_counted
+):
+    """Three runs with a server that is given up would use up the attempts of all innocent rollouts."""
+    stored, monitor = [], Monitor(*crashes)
+
+    async def send(job):
+        monitor.lost = set(lost)
+        raise ServerUnreachable("refused the connection", where="env")
+
+    await collect(jobs_of(1), send, [], store=stored.append, rules=AttemptRules(needed_servers=NEEDED, monitor=monitor))
+
+    [record] = map(outcome_record, stored)
+    assert record["_ng_failure"].get("counted", True) == is_counted
 
 
 async def test_rollouts_of_a_server_that_was_given_up_are_left_for_a_resume():

@@ -148,7 +148,7 @@ def test_a_run_whose_folder_is_removed_can_be_resumed(tmp_path):
     assert store.run.read_text() == "{}"
     with store:
         history = store.history()
-        assert [str(job.key) for job in store.unfinished_jobs(history, 3)] == ["1-0-a1", "3-0"]
+        assert [str(job.key) for job in store.unfinished_jobs(history, 3)] == ["3-0", "1-0-a1"]
 
 
 def test_a_run_whose_folder_is_replaced_by_a_file_is_saved_whole(tmp_path):
@@ -171,7 +171,7 @@ def test_a_run_whose_folder_is_replaced_by_a_file_is_saved_whole(tmp_path):
     (tmp_path / "out_recovered").rename(tmp_path / "out")
     assert store.run.read_text() == "{}"
     with store:
-        assert [str(job.key) for job in store.unfinished_jobs(store.history(), 3)] == ["1-0-a1", "3-0"]
+        assert [str(job.key) for job in store.unfinished_jobs(store.history(), 3)] == ["3-0", "1-0-a1"]
 
 
 def test_results_that_cannot_be_saved_are_not_called_complete(path, monkeypatch):

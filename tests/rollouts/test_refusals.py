@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from nemo_gym.rollouts.collect import AttemptRules, InFlight, StopCondition, collect
+from nemo_gym.rollouts.collect import AttemptRules, InFlight, RolloutRetryPolicy, StopCondition, collect
 from nemo_gym.rollouts.outcome import CancelledRollout, FailedRollout, Failure, Job, ScoredRollout, ScoringRule
 from nemo_gym.rollouts.refusals import ENOUGH_REFUSALS, MAX_GROUPS, endpoint_refused, refusal_reason
 from nemo_gym.rollouts.store import RolloutStore
@@ -62,7 +62,7 @@ async def test_a_key_that_expires_stops_the_run_and_leaves_its_rows_open(status,
 
     assert (len(scored), len(cancelled)) == (good, 0)
     assert len(failed) <= concurrency + ENOUGH_REFUSALS - 1, "no rows are sent in vain"
-    assert all(outcome.failure.retryable and outcome.failure.is_refusal_of_run for outcome in failed)
+    assert all(outcome.failure.retryable and not outcome.failure.is_counted for outcome in failed)
     assert (stop.refusal.refusal_status, stop.is_immediate) == (status, False)
     assert stop.reason.startswith("m: the endpoint ")
 
@@ -75,7 +75,7 @@ async def test_a_run_that_is_refused_like_a_row_stays_open(status, good):
 
     assert (len(scored), len(cancelled)) == (good, 0)
     assert ENOUGH_REFUSALS <= len(failed) < 12
-    assert all(outcome.failure.retryable and outcome.failure.is_refusal_of_run for outcome in failed)
+    assert all(outcome.failure.retryable and not outcome.failure.is_counted for outcome in failed)
     assert stop.refusal.refusal_status == status
 
 
@@ -160,7 +160,7 @@ async def test_a_run_that_ends_sends_no_rollout_again():
 
     failed = [outcome for outcome in outcomes if isinstance(outcome, FailedRollout)]
     assert len(failed) == 10
-    assert all(outcome.failure.is_refusal_of_run for outcome in failed)
+    assert all(not outcome.failure.is_counted for outcome in failed)
 
 
 @pytest.mark.parametrize("is_fixed", [True, False])
@@ -239,7 +239,7 @@ async def test_the_words_of_a_row_are_not_the_reason_of_the_endpoint():
     (_, failed, _), stop = await collect_with(failing_after(0, refusal(422, body)))
 
     assert stop.refusal is not None
-    assert all(outcome.failure.is_refusal_of_run for outcome in failed)
+    assert all(not outcome.failure.is_counted for outcome in failed)
 
 
 @pytest.mark.parametrize("count", [1, ENOUGH_REFUSALS - 1])
@@ -248,7 +248,7 @@ async def test_a_short_run_that_is_refused_like_a_row_stays_open(count):
     (_, failed, _), _ = await collect_with(failing_after(0, refusal(400)), count=count)
 
     assert len(failed) == count
-    assert all(outcome.failure.retryable and outcome.failure.is_refusal_of_run for outcome in failed)
+    assert all(outcome.failure.retryable and not outcome.failure.is_counted for outcome in failed)
 
 
 async def test_a_flaky_gateway_does_not_stop_the_run():
@@ -439,7 +439,7 @@ async def test_a_redirect_to_a_page_is_a_refusal():
 
     assert len(scored) == 2
     assert len(failed) <= 4 + ENOUGH_REFUSALS
-    assert all(outcome.failure.is_refusal_of_run for outcome in failed)
+    assert all(not outcome.failure.is_counted for outcome in failed)
     assert str(endpoint_refused(stop.refusal, {"m": {"responses_api_models": block}}, "2 scored")) == (
         "m: the endpoint redirects the requests to another page (303: /run of a answered 500: it redirects to "
         "/sign-in): 2 scored\n  try: fix m.openai_base_url and run the same command with --resume"
@@ -502,3 +502,71 @@ async def test_a_refused_run_can_be_resumed_any_number_of_times(tmp_path, with_i
         history = store.history()
         assert [str(job.key) for job in store.unfinished_jobs(history, 2)] == ["0-0-a1"]
         assert history.count_given_up(1) == 1
+
+
+LOGIN_PAGE = "ModelFailed(\"m: the answer is not JSON: '<html>sign in</html>'\")"
+ENDPOINT_ERRORS = {
+    "conflict": refusal(409, "the deployment is being changed"),
+    "internal error": refusal(500, "invalid access token"),
+    "bad gateway": refusal(502, "upstream refused request 8f31"),
+    "not implemented": refusal(501),
+    "page": status_error(500, LOGIN_PAGE, whom="m", upstream=500, cause="ModelFailed"),
+    "other object": status_error(500, "status: Field required", whom="m", upstream=500, cause="ValidationError"),
+}
+
+
+@pytest.mark.parametrize("kind", ENDPOINT_ERRORS)
+async def test_an_endpoint_that_answers_every_row_with_one_error_costs_no_row(tmp_path, kind):
+    """Some gateways report a wrong key with a 500 or a login page; after it is fixed, every row must be runnable."""
+    store, accepted, calls = RolloutStore(tmp_path / "x.jsonl"), 7, []
+    with store:
+        store.begin(jobs_of(20))
+
+    async def send(job):
+        calls.append(job)
+        if len(calls) > accepted:
+            raise ENDPOINT_ERRORS[kind]
+        return SCORED
+
+    async def run():
+        stop = StopCondition()
+        with store:
+            history = store.history()
+            await collect(
+                store.unfinished_jobs(history, 3), send, [], concurrency=3, store=store.write, stop=stop,
+                rules=AttemptRules(server_type=TYPES.get), answered_job=store.finished_job(history),
+                retries=RolloutRetryPolicy(max_attempts=3, pause_seconds=0.001),
+            )  # fmt: skip
+        return stop.refusal
+
+    for _ in range(5):
+        assert await run() is not None
+        assert len(calls) < 30, "no rows are sent in vain"
+        accepted = 0
+        calls.clear()
+    accepted = 100
+    assert await run() is None
+    with store:
+        assert len(store.history().finished) == 20
+
+
+@pytest.mark.parametrize("kind", sorted(set(ENDPOINT_ERRORS) - {"conflict"}))
+async def test_rows_that_always_cause_an_error_of_the_endpoint_fail_alone(kind):
+    """A row that makes the endpoint fail must neither stop the run nor be run for ever."""
+    stored, stop = [], StopCondition()
+
+    async def send(job):
+        if job.key.task % 3 == 1:
+            raise ENDPOINT_ERRORS[kind]
+        await asyncio.sleep(0.001)
+        return SCORED
+
+    await collect(
+        jobs_of(30), send, [], concurrency=4, store=stored.append, stop=stop,
+        rules=AttemptRules(server_type=TYPES.get), retries=RolloutRetryPolicy(max_attempts=3, pause_seconds=0.001),
+    )  # fmt: skip
+
+    failed = [outcome for outcome in stored if isinstance(outcome, FailedRollout)]
+    assert stop.reason is None
+    assert len(stored) - len(failed) == 20
+    assert len(failed) == 20 and all(outcome.failure.is_counted for outcome in failed)  # two attempts each

@@ -70,7 +70,7 @@ def test_a_resumed_run_has_the_remaining_jobs_and_the_used_tokens(store, request
     with store:
         prepared = prepare_run(store, request_of(resume=True))
 
-        assert keys(prepared.jobs) == ["1-0-a1", "2-0"]
+        assert keys(prepared.jobs) == ["2-0", "1-0-a1"]
     assert (prepared.summary.finished, prepared.summary.to_run, prepared.tokens) == (1, 2, 9)
 
 
@@ -261,9 +261,24 @@ def change_a_row(path):
     path.write_bytes(path.read_bytes().replace(b'"input":"1"', b'"input":"7"'))
 
 
+def add_copy(**changes):
+    """Return a function that adds a copy of the first row with other fields."""
+
+    def add_row(path):
+        row = orjson.loads(path.read_bytes().splitlines()[0])
+        path.write_bytes(path.read_bytes() + orjson.dumps({**row, **changes}) + b"\n")
+
+    return add_row
+
+
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
+        (add_copy(), "line 4 is no further repeat"),
+        (add_copy(_ng_task_index=1), "line 4 is no further repeat"),
+        (add_copy(_ng_task_index=3), "line 4 is no further repeat"),
+        (add_copy(_ng_rollout_index=2), "line 4 is no further repeat"),
+        (add_copy(_ng_task_index=None), "line 4 is no further repeat"),
         (cut_rows, "2 of 3 rows are left"),
         (cut_in_a_line, "2 of 3 rows are left"),
         (lambda path: path.write_bytes(b""), "0 of 3 rows are left"),

@@ -136,7 +136,7 @@ def test_a_resumed_run_does_what_is_missing_and_counts_attempts(tmp_path):
         history = store.history()
 
     assert store.can_resume()
-    assert keys(store.unfinished_jobs(history, max_attempts=3)) == ["1-0-a1", "5-0"]
+    assert keys(store.unfinished_jobs(history, max_attempts=3)) == ["5-0", "1-0-a1"]
     assert (store.planned_count(), len(history.finished), history.count_given_up(3)) == (6, 2, 2)
     assert history.tokens == 5
 

@@ -199,6 +199,19 @@ async def test_endless_answers_do_not_fill_the_memory_or_delay_a_small_one(kind:
     assert slowest < 5
 
 
+@pytest.mark.parametrize("extra", [1, 2, 4096, 70_000, 300_000])
+@pytest.mark.parametrize("is_chunked", [False, True])
+async def test_the_connection_of_a_large_answer_reads_the_next_answers(extra: int, is_chunked: bool) -> None:
+    """Reading pauses when an answer becomes large; a paused connection in the pool would never answer again."""
+    text = b'{"text": "%s"}' % (b"z" * (large_bodies.LARGE_BYTES - 12 + extra))
+    chunked = HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(text), text)
+    async with endpoint(chunked if is_chunked else with_length(text)) as there, asyncio.timeout(20):
+        client = client_for(there.url, "pool")
+        lengths = [len((await client.create_response(input="x"))["text"]) for _ in range(3)]
+
+    assert lengths == [len(text) - 12] * 3
+
+
 async def test_a_cancelled_wait_for_memory_gives_its_turn_to_the_next_answer() -> None:
     """A call whose deadline passes while it waits must not take the memory with it."""
     memory = AnswerMemory(asyncio.get_running_loop())
