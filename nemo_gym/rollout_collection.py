@@ -21,7 +21,7 @@ from nemo_gym.config.instances import instances_of
 from nemo_gym.config.search_roots import _resolve_under_cwd_or_install
 from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.config_types import BaseNeMoGymCLIConfig, BaseServerConfig, UploadRolloutsConfigMixin
-from nemo_gym.data.prompt import PromptConfig, apply_prompt_to_row, load_prompt_config
+from nemo_gym.data.prompt import load_prompt_config, prompt_filler
 from nemo_gym.data.skills import SkillsConfig, load_skill_directory
 from nemo_gym.errors import GymError
 from nemo_gym.global_config import get_global_config_dict, maybe_get_global_config_dict
@@ -61,7 +61,6 @@ from nemo_gym.rollouts.run_identity import Identity, code_versions, server_field
 from nemo_gym.rollouts.scoring_rules import AGENTS, scoring_rules
 from nemo_gym.rollouts.store import RolloutStore
 from nemo_gym.rollouts.token_delivery import TokenDelivery
-from nemo_gym.serve.correlation import maybe_rollout_id_from_run_body
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status, setup_server_client
 from nemo_gym.transport import call_timing, deadlines
 from nemo_gym.transport.deadlines import ALLOWANCE_HEADER, Allowance
@@ -254,13 +253,8 @@ class RolloutCollectionHelper:
 
         async def send(row: Row) -> RowAndResult:
             async with slots:
-                if tokens is None or not tokens.takes_part(row):
-                    return row, await _run_on_agent(client, row)
-                sent_row = tokens.with_unique_id(row)
-                result = await _run_on_agent(client, sent_row)
-                if isinstance(result, dict):
-                    await tokens.deliver_now(result, maybe_rollout_id_from_run_body(sent_row) or "")
-                return row, result
+                run = partial(_run_on_agent, client)
+                return row, await (run(row) if tokens is None else tokens.run_row(row, run))
 
         return in_completion_order(map(send, examples))
 
@@ -397,7 +391,7 @@ class RolloutCollectionHelper:
             add_seed=config.num_repeats_add_seed,
             overrides=config.responses_create_params,
             skills_ref=skills_ref,
-            fill_prompt=partial(_fill_prompt, prompt) if prompt is not None else None,
+            fill_prompt=prompt_filler(prompt) if prompt is not None else None,
             agents=AgentNames(agent.name for agent in instances_of(servers, AGENTS)),
         )
         return CollectionRequest(
@@ -435,10 +429,6 @@ def in_completion_order(coroutines: Iterable[Coroutine[Any, Any, RowAndResult]])
         for future in futures:
             future.cancel()
         raise
-
-
-def _fill_prompt(prompt: PromptConfig, row: Row, location: str) -> Row:
-    return apply_prompt_to_row(row, prompt, where=location)
 
 
 def rollout_sender(

@@ -5,7 +5,7 @@ Attributes and elements of values (`{a.b}`, `{a[0]}`) are not allowed, so a temp
 """
 
 import string
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
@@ -140,6 +140,11 @@ def apply_prompt_to_row(row: Mapping[str, Any], config: PromptConfig, *, where: 
     if not isinstance(params, Mapping):
         raise PromptError(f"{PARAMS} should be an object", where=where)
     return {**row, PARAMS: {**params, "input": fill_prompt(config, row, where=where)}}
+
+
+def prompt_filler(config: PromptConfig) -> Callable[[Row, str], Row]:
+    """Return `apply_prompt_to_row` as a function of a row and its location."""
+    return lambda row, where: apply_prompt_to_row(row, config, where=where)
 
 
 def fill_row(row: Row, prompt: PromptConfig) -> Row | RowProblem:

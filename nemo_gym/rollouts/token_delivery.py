@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -75,11 +75,16 @@ class TokenDelivery:
         agent = row.get(AGENT_REF_KEY_NAME)
         return isinstance(agent, Mapping) and token_id_capture_enabled_for_agent(self.servers, str(agent.get("name")))
 
-    def with_unique_id(self, row: Row) -> Row:
-        """Return a row with a new rollout id, because a trainer may send the same row again."""
-        if row.get(ROLLOUT_ID_KEY_NAME) is not None or not self.takes_part(row):
-            return row
-        return {**row, ROLLOUT_ID_KEY_NAME: f"r-{uuid4().hex}"}
+    async def run_row(self, row: Row, run: Callable[[Row], Awaitable[Any]]) -> Any:
+        """Run a row of a trainer and deliver into its result. It gets a new id: a trainer may send a row again."""
+        if not self.takes_part(row):
+            return await run(row)
+        if row.get(ROLLOUT_ID_KEY_NAME) is None:
+            row = {**row, ROLLOUT_ID_KEY_NAME: f"r-{uuid4().hex}"}
+        result = await run(row)
+        if isinstance(result, dict):
+            await self.deliver_now(result, maybe_rollout_id_from_run_body(row) or "")
+        return result
 
     def wrap(self, send: Send, *, stored: bool = True) -> Send:
         """Wrap `send` so that its results contain their captured tokens.
