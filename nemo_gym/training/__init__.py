@@ -6,11 +6,14 @@
 - `files`: write and read them as JSON lines, Parquet or an Arrow table
 - `sessions`: start or connect to servers; `stream`, `groups`: rollouts as they end, groups; `sync`: without a loop
 - `policy`: the engine of the model that is trained; `admission`: pauses and the staleness bound
+- `advantages`: rewards relative to the group
+- `adapters`: rollouts in the form that each trainer reads
 - `export`: the command `gym dataset export --format samples`
 """
 
 from typing import TYPE_CHECKING, Any
 
+from nemo_gym.training.advantages import group_advantages
 from nemo_gym.training.files import read_samples, samples_table, write_samples
 from nemo_gym.training.parity import Parity, ParityError, check_parity
 from nemo_gym.training.samples import BrokenPrompt, TokenFieldsError, rollout_of, samples_of
@@ -45,6 +48,7 @@ __all__ = [
     "SyncGym",
     "TokenFieldsError",
     "check_parity",
+    "group_advantages",
     "read_samples",
     "rollout_of",
     "samples_of",
