@@ -8,7 +8,7 @@
 - `policy`: the engine of the model that is trained; `admission`: pauses and the staleness bound
 - `gates`: what must hold in every step; `chat_tokens`: prompts that keep the ids of earlier turns
 - with torch: `torch_policy`, `torch_engine`: serve the model from the trainer's process; `grpo`; `demo`, `demo_files`,
-  `tiny_model`: `gym train demo`
+  `tiny_model`: `gym train demo`; `tiny_model_hf`: its task for `transformers`
 - `adapters`: one module per trainer
 - `export`: the command `gym dataset export --format samples`
 """

@@ -78,8 +78,8 @@ def policy_loss(model: nn.Module, sequences: Sequence[TrainingSequence], clip: f
     samples = [sequence.sample for sequence in sequences]
     logprobs = token_logprobs(model, samples)
     width = logprobs.shape[1]
-    mask = _padded([sample.loss_mask for sample in samples], width, logprobs)
-    sampled = _padded([sample.logprobs for sample in samples], width, logprobs)
+    mask = _pad_rows([sample.loss_mask for sample in samples], width, logprobs)
+    sampled = _pad_rows([sample.logprobs for sample in samples], width, logprobs)
     advantages = torch.tensor([[sequence.advantage] for sequence in sequences]).to(logprobs)
     ratio = ((logprobs - sampled) * mask).exp()
     limited = ratio.clamp(1 - clip, 1 + clip)
@@ -113,5 +113,5 @@ def update_policy(
     return UpdateResult(tokens, loss_value, clipped)
 
 
-def _padded(rows: Sequence[Sequence[float]], width: int, like: Tensor) -> Tensor:
+def _pad_rows(rows: Sequence[Sequence[float]], width: int, like: Tensor) -> Tensor:
     return torch.tensor([[*row, *[0.0] * (width - len(row))] for row in rows]).to(like)
