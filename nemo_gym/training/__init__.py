@@ -4,17 +4,19 @@
 - `samples`: build them from the token fields of a record
 - `parity`: compare the engine's log-probs with the trainer's
 - `files`: write and read them as JSON lines, Parquet or an Arrow table
+- `advantages`: rewards relative to the group
 - `sessions`: start or connect to servers; `stream`, `groups`: rollouts as they end, groups; `sync`: without a loop
 - `policy`: the engine of the model that is trained; `admission`: pauses and the staleness bound
 - `gates`: what must hold in every step; `chat_tokens`: prompts that keep the ids of earlier turns
 - with torch: `torch_policy`, `torch_engine`: serve the model from the trainer's process; `grpo`; `demo`, `demo_files`,
   `tiny_model`: `gym train demo`; `tiny_model_hf`: its task for `transformers`
-- `adapters`: one module per trainer
+- `adapters`: rollouts in the form that each trainer reads
 - `export`: the command `gym dataset export --format samples`
 """
 
 from typing import TYPE_CHECKING, Any
 
+from nemo_gym.training.advantages import group_advantages
 from nemo_gym.training.files import read_samples, samples_table, write_samples
 from nemo_gym.training.parity import Parity, ParityError, check_parity
 from nemo_gym.training.samples import BrokenPrompt, TokenFieldsError, rollout_of, samples_of
@@ -53,6 +55,7 @@ __all__ = [
     "TokenFieldsError",
     "TorchPolicy",
     "check_parity",
+    "group_advantages",
     "read_samples",
     "rollout_of",
     "samples_of",
