@@ -127,13 +127,17 @@ async def request(
     `_internal` requests get more attempts. `callee` is the name of the server in errors. A request that the server may
     have executed is retried only if `safe_to_retry` is True or its method is safe.
     """
+    session = get_global_aiohttp_client()
+    # The pool of `http.send` opens no more connections than the open-file limit permits, and few at a time: a trainer
+    # may send tens of thousands of rollouts together. A session that is not ours comes from a test.
+    uses_pool = _internal and url.endswith("/run") and session is http_sessions.current_session()
     return await http.send(
         method,
         url,
         policy=SERVER_CALL if _internal else EXTERNAL_CALL,
         callee=callee,
         safe_to_retry=safe_to_retry,
-        session=get_global_aiohttp_client(),
+        session=None if uses_pool else session,
         **kwargs,
     )
 

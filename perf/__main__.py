@@ -26,6 +26,7 @@ from perf import (
     rollouts,
     samples,
     sandbox,
+    sessions,
     startup,
     validate,
     view,
@@ -187,6 +188,24 @@ def sandbox_figures(short: bool) -> list[Figure]:
     ]
 
 
+def session_figures(short: bool) -> list[Figure]:
+    at_once, count = (250, 2_000) if short else (1_000, 20_000)
+    stream = sessions.measure("stream", 1000 if short else 4000)
+    cancelled = sessions.measure("cancel", at_once)
+    trainer = sessions.measure("run_examples", count)
+    errors = stream["errors"] + cancelled["without_prefix"] + trainer["errors"]
+    if errors:
+        raise SystemExit(f"{errors} rollouts of a session failed or lost their prefix")
+    beside = sessions.measure("slow_task", 16 if short else 64)["times_alone"]
+    rate = f"stream a rollout ({stream['per_second']:.0f} a second)"
+    return [
+        Figure(rate, stream["cpu_ms"], sessions.MAX_CPU_MS, "ms CPU"),
+        Figure("groups beside a slow task", beside, sessions.MAX_TIMES_ALONE, "x alone"),
+        Figure(f"cancel, {at_once:,} in flight", cancelled["seconds"], sessions.MAX_CANCEL_SECONDS, "s"),
+        Figure(f"run_examples, {count:,} in flight: memory", trainer["kb_per_rollout"], sessions.MAX_KB, "KB"),
+    ]
+
+
 def view_figures(short: bool) -> list[Figure]:
     results = view.measure(20_000 if short else view.MANY)
     many = f"{results['rollouts']:,} rollouts"
@@ -208,6 +227,7 @@ GROUPS: dict[str, Callable[[bool], list[Figure]]] = {
     "startup": startup_figures,
     "rollouts": rollout_figures,
     "inflight": inflight_figures,
+    "sessions": session_figures,
     "grading": grading_figures,
     "sandbox": sandbox_figures,
     "collate": collate_figures,

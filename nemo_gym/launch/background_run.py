@@ -96,7 +96,7 @@ class BackgroundRun:
         return None if serve_task.cancelled() else serve_task.exception()
 
     async def _serve(self) -> None:
-        async with Run(self.config, self._roots, watch=log_line, links=False) as run:
+        async with Run(self.config, self._roots, watch=log_line, own_loop=False) as run:
             await self.wait_for_endpoints()
             with registering(self.config):
                 self._ready.set_result(run)

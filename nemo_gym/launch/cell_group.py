@@ -21,7 +21,8 @@ from nemo_gym.launch.ports import Listeners, listen_on_unix_socket, new_unix_nam
 from nemo_gym.launch.supervisor import CHECK_SECONDS, CLOSE_SECONDS, ServerUnit, Supervisor
 from nemo_gym.serve.process_status import Crash, RunningHandler
 from nemo_gym.transport import deadlines
-from nemo_gym.transport.cell_link import CellLink, RemoteInstance
+from nemo_gym.transport.cell_link import CellLink, LoopLinks, RemoteInstance
+from nemo_gym.transport.event_loop import PerLoop
 from nemo_gym.wire.call_reply import Call, Reply
 
 logger = logging.getLogger(__name__)
@@ -80,9 +81,22 @@ class CellGroup:
         Raises:
             ServerUnreachable: no such cell is left.
         """
+        self._check_not_lost(instance)
+        return self._quarantined.get(instance) or min(self._links, key=lambda pair: pair[0].in_flight)
+
+    def links_to(self, instance: str) -> list[CellLink]:
+        """Return the links to the cells that host an instance.
+
+        Raises:
+            ServerUnreachable: no such cell is left.
+        """
+        self._check_not_lost(instance)
+        quarantined = self._quarantined.get(instance)
+        return [quarantined[0]] if quarantined else [link for link, _ in self._links]
+
+    def _check_not_lost(self, instance: str) -> None:
         if instance in self.lost_instances:
             raise ServerUnreachable("ended and will not be restarted", where=instance, fix="read its log")
-        return self._quarantined.get(instance) or min(self._links, key=lambda pair: pair[0].in_flight)
 
     def handle_end(self, unit: ServerUnit) -> None:
         """Find the culprit of an ended process; quarantine an instance that ended QUARANTINE_CRASHES shared cells."""
@@ -206,3 +220,23 @@ class CellInstance(RemoteInstance):
                 if handler is not None:
                     deadlines.note_awaited_server(handler.server)
             raise
+
+
+class AnyLoopInstance(RemoteInstance):
+    """An instance that is hosted in cells, for calls from other event loops than that of the run.
+
+    Every loop has separate links, so tens of thousands of calls need no further sockets.
+    """
+
+    def __init__(self, instance: str, cells: CellGroup) -> None:
+        super().__init__(instance, ())
+        self._cells = cells
+
+    async def handle(self, call: Call, alarm: deadlines.Alarm | None = None) -> Reply:  # noqa: ARG002 - signature of `Handle`
+        """Send a call over the link of the running loop with the fewest calls in flight."""
+        own_links = _loop_links.of(asyncio.get_running_loop())
+        links = [own_links.link(link) for link in self._cells.links_to(self._instance)]
+        return await min(links, key=lambda link: link.in_flight).send(self._instance, call)
+
+
+_loop_links = PerLoop(LoopLinks)

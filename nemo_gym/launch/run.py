@@ -17,7 +17,7 @@ from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config.secret_text import known_secrets
 from nemo_gym.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig
 from nemo_gym.launch.app_listener import AppListener, close_listeners
-from nemo_gym.launch.cell_group import CellGroup, CellInstance
+from nemo_gym.launch.cell_group import AnyLoopInstance, CellGroup, CellInstance
 from nemo_gym.launch.hosted_instances import Instance, find_instances
 from nemo_gym.launch.model_endpoints import SharedLimits
 from nemo_gym.launch.ports import Listeners, bind_listeners, with_open_head_port
@@ -90,12 +90,13 @@ class Run:
         log_dir: Path | None = None,
         watch: LineCallback | None = None,
         links: bool = True,
+        own_loop: bool = True,
     ) -> None:
         """Prepare a run.
 
         `cells` and `log_dir` apply unless the configuration sets `num_cells` and `nemo_gym_log_dir`. `watch` is called
-        with every line that servers print. With `links=False`, calls from this process use HTTP instead of cell links,
-        which work only on the event loop of the run.
+        with every line that servers print. Calls of this process to servers in cells use cell links: with `own_loop`
+        those from the event loop of the run, otherwise those from any event loop. With `links=False` they use HTTP.
         """
         configured_log_dir = config.get("nemo_gym_log_dir")
         self.config = config
@@ -111,9 +112,9 @@ class Run:
         self._head: AppListener | None = None
         self._token = run_token.choose_token()
         self._cell_group: CellGroup | None = None
+        self._with_links, self._is_on_own_loop = links, own_loop
         self.lost_instances: set[str] = set()
         """Instances that no process serves or will serve."""
-        self._with_links = links
         self._start_time = time.time()
 
     async def __aenter__(self) -> Self:
@@ -190,8 +191,12 @@ class Run:
     def _mount_links(self, group: CellGroup) -> None:
         """Route calls of this process to servers in cells over the link of the cell with the fewest calls in flight."""
         for instance in self.instances:
-            if instance.hosting == "cell":
-                in_process.mount(instance.host, instance.port, CellInstance(instance.name, group))
+            if instance.hosting != "cell":
+                continue
+            if self._is_on_own_loop:
+                in_process.mount_on_loop(instance.host, instance.port, CellInstance(instance.name, group))
+            else:
+                in_process.mount(instance.host, instance.port, AnyLoopInstance(instance.name, group))
 
     def server_instances(self) -> list[dict[str, Any]]:
         """Return every instance as the head server lists it (contract: ServerInstanceDisplayConfig)."""

@@ -75,7 +75,7 @@ class RolloutScope:
         if not self.is_cancelled:
             return False
         # As `asyncio.timeout` does: if other code cancelled the task as well, the `CancelledError` remains. Some client
-        # libraries raise an error of their own when they are cancelled.
+        # libraries raise another error when they are cancelled.
         is_only_cancel = self._task.uncancel() <= self._prior_cancellations
         return is_only_cancel and kind is not None and issubclass(kind, Exception | asyncio.CancelledError)
 

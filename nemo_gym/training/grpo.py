@@ -3,18 +3,15 @@
 Reads only `Rollout` and `Sample`: the tokens, mask and log-probs are those that the engine reported. Needs torch.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, pstdev
 
 import torch
 from torch import Tensor, nn
 
+from nemo_gym.training.advantages import group_advantages
 from nemo_gym.training.torch_engine import forward_logits
 from nemo_gym.training.types import Rollout, Sample
-
-EPSILON = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +33,18 @@ class UpdateResult:
     """Fraction of the tokens whose ratio was clipped in the last epoch."""
 
 
-def with_advantages(rollouts: Iterable[Rollout]) -> list[TrainingSequence]:
+def with_advantages(rollouts: Sequence[Rollout]) -> list[TrainingSequence]:
     """Return the samples of the trainable rollouts with the advantage of each: its reward relative to its group.
 
-    The baseline of a group uses its scored, trainable rollouts only. A group whose rewards are all equal says nothing
-    about the policy; its advantages are 0.
+    A group whose rewards are all equal says nothing about the policy; its advantages are 0.
     """
-    groups: dict[str, list[Rollout]] = defaultdict(list)
-    for rollout in rollouts:
-        if rollout.trainable and rollout.reward is not None:
-            groups[rollout.group].append(rollout)
-    sequences = []
-    for group in groups.values():
-        rewards = [rollout.reward or 0.0 for rollout in group]
-        mean, deviation = fmean(rewards), pstdev(rewards)
-        for rollout, reward in zip(group, rewards, strict=True):
-            advantage = (reward - mean) / (deviation + EPSILON)
-            sequences += [TrainingSequence(sample, advantage) for sample in rollout.samples]
-    return sequences
+    advantages = group_advantages(rollouts)
+    return [
+        TrainingSequence(sample, advantages[rollout.rollout_id])
+        for rollout in rollouts
+        if rollout.rollout_id in advantages
+        for sample in rollout.samples
+    ]
 
 
 def token_logprobs(model: nn.Module, samples: Sequence[Sample]) -> Tensor:

@@ -65,6 +65,8 @@ logger = logging.getLogger(__name__)
 
 CANCEL_SECONDS = 1.0
 """Time within which a cancelled rollout must return its prefix; then its connection is closed."""
+ABANDON_SECONDS = 0.01
+"""Additional time for each rollout that is cancelled with a stream."""
 BAD_ROW = "bad_row"
 BY_TRAINER = "by the trainer"
 
@@ -122,7 +124,7 @@ class Gym:
 
     @property
     def capacity(self) -> int | None:
-        """How many rollouts may be started at this version; None if `batch_size` or `max_staleness` is not set."""
+        """The number of rollouts that may be started now; None without `batch_size` or `max_staleness`."""
         return self.admission.capacity(self._max_staleness)
 
     @property
@@ -300,35 +302,40 @@ class Gym:
             return replace(rollout, why_not=f"cancelled: {launch.cancel_reason}{note}")
         return rollout
 
-    async def _cancel_launch(self, launch: Launch, reason: str, *, keep_prefix: bool = True) -> None:
-        """Cancel a rollout; return when it has ended."""
+    async def _cancel_launch(
+        self, launch: Launch, reason: str, *, keep_prefix: bool = True, seconds: float = CANCEL_SECONDS
+    ) -> None:
+        """Cancel a rollout; return when it has ended. Its prefix must arrive within `seconds`."""
         work = launch.work
         if work is None or work.done():
             return
         launch.cancel_reason = launch.cancel_reason or reason
         if keep_prefix:
             try:
-                async with asyncio.timeout(CANCEL_SECONDS):
-                    if await self._ask_to_cancel(launch):
+                async with asyncio.timeout(seconds):
+                    if await self._ask_to_cancel(launch, seconds):
                         await asyncio.wait({work})
             except (TimeoutError, ClientError, GymError) as error:
-                logger.warning("rollout %s did not return its prefix (%s)", launch.rollout_id, error or "no time left")
+                cause = str(error) or f"not within {seconds:g} s"
+                logger.warning("rollout %s did not return its prefix (%s)", launch.rollout_id, cause)
         if not work.done():
             work.cancel()  # closes the connection, which cancels the work at the servers
             await asyncio.wait({work})
 
-    async def _ask_to_cancel(self, launch: Launch) -> bool:
+    async def _ask_to_cancel(self, launch: Launch, seconds: float) -> bool:
         """Ask the agent to cancel a rollout; return whether it was running there."""
         path = f"{rollout_path_prefix(launch.rollout_id)}/cancel"
-        with deadlines.time_limit(CANCEL_SECONDS):
+        with deadlines.time_limit(seconds):
             reply = await self.client.post(server_name=launch.job.agent, url_path=path)
             await raise_for_status(reply)
             answer = await get_response_json(reply)
         return isinstance(answer, Mapping) and bool(answer.get("cancelled"))
 
     async def abandon(self, launches: Iterable[Launch], reason: str) -> None:
-        """Cancel rollouts of a stream that is closed."""
-        await asyncio.gather(*(self._cancel_launch(launch, reason) for launch in launches))
+        """Cancel rollouts of a stream that is closed; many at once may take longer than one."""
+        running = list(launches)
+        seconds = CANCEL_SECONDS + ABANDON_SECONDS * len(running)
+        await asyncio.gather(*(self._cancel_launch(launch, reason, seconds=seconds) for launch in running))
 
     def count_undelivered(self, rollout: Rollout, reason: str) -> None:
         """Count the tokens of a rollout that is not delivered."""
@@ -392,7 +399,7 @@ async def session(
         "policy": policy, "version": version or 0, "agent": agent, "limits": limits, "batch_size": batch_size,
         "max_staleness": max_staleness, "max_attempts": max_attempts,
     }  # fmt: skip
-    servers = _connected(head) if config is None else _started(config, policy)
+    servers = _connect(head) if config is None else _start_servers(config, policy)
     async with servers as (client, run):
         if not http_sessions.is_configured():
             http_sessions.configure(GlobalAIOHTTPAsyncClientConfig.from_global_config(client.global_config_dict))
@@ -407,7 +414,7 @@ Connection = tuple[ServerClient, Run | None]
 
 
 @asynccontextmanager
-async def _started(config: ConfigSource, policy: Policy | None) -> AsyncIterator[Connection]:
+async def _start_servers(config: ConfigSource, policy: Policy | None) -> AsyncIterator[Connection]:
     """Start the servers of a configuration; yield a client, and the run, which knows about crashes."""
     values = dict(config) if isinstance(config, Mapping) else {"config_paths": [str(path) for path in config]}
     values |= policy.overrides() if policy is not None else {}
@@ -423,7 +430,7 @@ async def _started(config: ConfigSource, policy: Policy | None) -> AsyncIterator
 
 
 @asynccontextmanager
-async def _connected(head: str | BaseServerConfig | None) -> AsyncIterator[Connection]:
+async def _connect(head: str | BaseServerConfig | None) -> AsyncIterator[Connection]:
     """Connect to running servers."""
     if isinstance(head, str):
         host, separator, port = head.removeprefix("http://").rstrip("/").rpartition(":")

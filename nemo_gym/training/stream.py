@@ -52,7 +52,7 @@ class Launcher(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class _StreamEvent:
     """The end of a launch, or of the rows, or the error of the rows."""
 
     launch: Launch | None = None
@@ -87,7 +87,7 @@ class RolloutStream:
         self._group_size = group_size
         self._slots, self._room = asyncio.Semaphore(at_once), asyncio.Semaphore(room)
         self._wants, self._on_skip = wants, on_skip
-        self._ended: asyncio.Queue[_Ended] = asyncio.Queue()
+        self._ended: asyncio.Queue[_StreamEvent] = asyncio.Queue()
         self.in_flight: dict[RolloutId, Launch] = {}
         """The rollouts in flight by task and repeat."""
         self._is_exhausted = self._is_closed = False
@@ -119,7 +119,7 @@ class RolloutStream:
     def deliver(self, launch: Launch, rollout: Rollout) -> Rollout:
         """Give up the room of a rollout that is handed to the consumer; return it, checked for staleness by now."""
         self._room.release()
-        checked = self._launcher.admission.checked(rollout, launch.version, self.max_staleness)
+        checked = self._launcher.admission.check_staleness(rollout, launch.version, self.max_staleness)
         if rollout.trainable and not checked.trainable:
             self._launcher.admission.give_back()
         return checked
@@ -137,7 +137,7 @@ class RolloutStream:
             ended = self._ended.get_nowait()
             if ended.rollout is not None:
                 self._launcher.count_undelivered(ended.rollout, reason)
-        self._ended.put_nowait(_Ended())  # wakes a consumer that waits
+        self._ended.put_nowait(_StreamEvent())  # wakes a consumer that waits
         self._launcher.forget_stream(self)
 
     async def __aenter__(self) -> Self:
@@ -159,7 +159,7 @@ class RolloutStream:
         except Exception as problem:  # an iterator of the caller may raise anything; the consumer gets it
             error = problem
         self._is_exhausted = True
-        self._ended.put_nowait(_Ended(error=error))
+        self._ended.put_nowait(_StreamEvent(error=error))
 
     async def _start(self, row: Any, task: int, repeat: int) -> None:
         """Start one rollout when it is admitted; skip it if its group needs no more."""
@@ -187,11 +187,11 @@ class RolloutStream:
         del self.in_flight[launch.job.key.rollout_id]
         self._slots.release()
         if work.cancelled():
-            self._ended.put_nowait(_Ended())
+            self._ended.put_nowait(_StreamEvent())
         elif (error := work.exception()) is not None:
-            self._ended.put_nowait(_Ended(error=error))
+            self._ended.put_nowait(_StreamEvent(error=error))
         else:
-            self._ended.put_nowait(_Ended(launch, work.result()))
+            self._ended.put_nowait(_StreamEvent(launch, work.result()))
 
 
 async def _as_async(rows: Rows) -> AsyncIterator[Any]:

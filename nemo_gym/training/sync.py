@@ -83,7 +83,8 @@ class SyncGym:
                         return
                     yield item
             finally:
-                self._call(items.aclose())
+                if self._loop.is_running():  # a session that has ended has closed its streams
+                    self._call(items.aclose())
 
         return iterator()
 

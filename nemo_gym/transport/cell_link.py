@@ -14,7 +14,8 @@ import re
 import secrets
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from typing import Any, cast
 
@@ -122,9 +123,9 @@ class CellLink:
     """Client of one cell: sends concurrent calls over one connection, which is opened on first use."""
 
     def __init__(self, address: str, token: str, name: str) -> None:
-        self._address = address
-        self._token = token
-        self._name = name
+        self.address = address
+        self.token = token
+        self.name = name
         self._numbers = itertools.count()
         self._replies: dict[int, asyncio.Future[Reply]] = {}
         self._protocol: FrameProtocol | None = None
@@ -139,7 +140,7 @@ class CellLink:
                 _, protocol = await asyncio.get_running_loop().create_unix_connection(
                     lambda: FrameProtocol(self._on_frame, self._on_disconnect), sock=self._open_socket()
                 )
-                protocol.send({"token": self._token})
+                protocol.send({"token": self.token})
                 self._protocol = protocol
             return self._protocol
 
@@ -148,13 +149,13 @@ class CellLink:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.setblocking(False)
         try:  # `connect` does not block: it succeeds or fails immediately for a Unix socket
-            connection.connect(self._address)
+            connection.connect(self.address)
         except OSError as error:
             connection.close()
-            raise ServerUnreachable(f"cannot be reached: {error.strerror}", where=self._name) from error
+            raise ServerUnreachable(f"cannot be reached: {error.strerror}", where=self.name) from error
         if not is_own_user(connection):
             connection.close()
-            raise ServerUnreachable("cannot be reached: another user listens at its address", where=self._name)
+            raise ServerUnreachable("cannot be reached: another user listens at its address", where=self.name)
         return connection
 
     async def send(self, instance: str, call: Call) -> Reply:
@@ -190,7 +191,7 @@ class CellLink:
     def _on_disconnect(self) -> None:
         """Fail the pending calls; the next call opens a new connection."""
         self._protocol = None
-        error = ServerUnreachable("ended before it answered", where=self._name)
+        error = ServerUnreachable("ended before it answered", where=self.name)
         for reply in list(self._replies.values()):
             if not reply.done():
                 reply.set_exception(error)
@@ -262,6 +263,32 @@ def _reply_from_frame(head: dict[str, Any], body: bytes) -> Reply:
         headers=None if headers is None else [(name, value) for name, value in headers],
         cookie=None if cookie is None else tuple(cookie),
     )
+
+
+class LoopLinks:
+    """The links of one event loop to the cells of a run, opened on first use and closed with the loop."""
+
+    def __init__(self, _loop: asyncio.AbstractEventLoop) -> None:
+        self._links: dict[str, CellLink] = {}
+        # Loops close their asynchronous generators before they are closed, which closes the links without a hook.
+        self._owner = self._close_with_loop()
+        with suppress(StopIteration):
+            self._owner.__anext__().send(None)
+
+    async def _close_with_loop(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            for link in self._links.values():
+                link.close()
+            await asyncio.sleep(0)  # the transports end in the next round
+
+    def link(self, like: CellLink) -> CellLink:
+        """Return this loop's link to the cell that another loop's link leads to."""
+        link = self._links.get(like.address)
+        if link is None:
+            link = self._links[like.address] = CellLink(like.address, like.token, like.name)
+        return link
 
 
 _calls_in_flight = attrgetter("in_flight")

@@ -5,6 +5,7 @@
 remain: a streaming response is returned when it is complete, and cancelling the call cancels the handler.
 """
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -30,7 +31,10 @@ SUPPORTED_OPTIONS = frozenset({"json", "data", "params", "headers", "cookies", "
 MAX_REDIRECTS = 10
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
-_apps: dict[tuple[str, int], ASGIApp] = {}
+AddressKey = tuple[str, int]
+
+_apps: dict[AddressKey, ASGIApp] = {}
+_linked_apps: dict[AddressKey, tuple[asyncio.AbstractEventLoop, ASGIApp]] = {}
 
 
 def mount(host: str, port: int, app: ASGIApp) -> None:
@@ -38,22 +42,34 @@ def mount(host: str, port: int, app: ASGIApp) -> None:
     _apps[address_key(host, port)] = app
 
 
+def mount_on_loop(host: str, port: int, app: ASGIApp) -> None:
+    """Register `app` for calls that are made on the running event loop; calls of other loops use HTTP."""
+    _linked_apps[address_key(host, port)] = (asyncio.get_running_loop(), app)
+
+
 def unmount(host: str, port: int) -> None:
-    _apps.pop(address_key(host, port), None)
+    key = address_key(host, port)
+    _apps.pop(key, None)
+    _linked_apps.pop(key, None)
 
 
 def app_for_url(url: str | URL) -> ASGIApp | None:
     """Return the app mounted at the address of `url`; None without one."""
-    if not _apps:
+    if not _apps and not _linked_apps:
         return None
     address = URL(url) if isinstance(url, str) else url
     if address.scheme != "http" or address.host is None or address.port is None:
         return None
-    return _apps.get(address_key(address.host, address.port))
+    return app_for_key(address_key(address.host, address.port))
 
 
-app_for_key = _apps.get
-"""Return the app mounted under an `address_key`; None without one."""
+def app_for_key(key: AddressKey) -> ASGIApp | None:
+    """Return the app mounted under an `address_key`, for calls on the running loop; None without one."""
+    app = _apps.get(key)
+    if app is not None or not _linked_apps:
+        return app
+    loop, linked_app = _linked_apps.get(key, (None, None))
+    return linked_app if loop is not None and loop is asyncio.get_running_loop() else None
 
 
 def answer_call(app: ASGIApp, call: Call, alarm: deadlines.Alarm | None = None) -> Awaitable[Reply]:

@@ -53,7 +53,7 @@ def make_agent(cls=Agent, **fields):
     return cls(config=config, server_client=client, started=asyncio.Event(), cancelled=asyncio.Event(), **fields)
 
 
-class Served:
+class LocalServer:
     """An app that uvicorn serves on a free port."""
 
     def __init__(self, app):
@@ -76,7 +76,7 @@ class Served:
 async def test_a_client_that_disconnects_cancels_its_run():
     """A trainer that drops a straggler must not leave it generating at the engine."""
     agent = make_agent()
-    async with Served(agent.prepare_webserver({})) as server, httpx.AsyncClient() as client:
+    async with LocalServer(agent.prepare_webserver({})) as server, httpx.AsyncClient() as client:
         request = asyncio.create_task(client.post(f"http://127.0.0.1:{server.port}/run", json=ROW))
         await agent.started.wait()
         request.cancel()
@@ -87,7 +87,7 @@ async def test_a_client_that_disconnects_cancels_its_run():
 async def test_a_disconnect_is_no_error_in_the_log(caplog):
     """Cancelled stragglers are routine; a traceback for each would hide real errors."""
     agent = make_agent()
-    async with Served(agent.prepare_webserver({})) as server, httpx.AsyncClient() as client:
+    async with LocalServer(agent.prepare_webserver({})) as server, httpx.AsyncClient() as client:
         request = asyncio.create_task(client.post(f"http://127.0.0.1:{server.port}/run", json=ROW))
         await agent.started.wait()
         request.cancel()
@@ -113,7 +113,7 @@ async def test_background_work_after_the_answer_goes_on_without_the_client():
         tasks.add_task(work)
         return {}
 
-    async with Served(app) as server:
+    async with LocalServer(app) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"POST /start HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
         assert b"200" in await reader.readline()
@@ -130,7 +130,7 @@ async def test_background_work_after_the_answer_goes_on_without_the_client():
 async def test_cancelling_by_id_ends_the_run_with_an_answer(swallows):
     """The trainer gets the cancelled rollout as a record, never as a failure or a reward."""
     agent = make_agent(swallows=swallows)
-    async with Served(agent.prepare_webserver({})) as server, httpx.AsyncClient(timeout=5) as client:
+    async with LocalServer(agent.prepare_webserver({})) as server, httpx.AsyncClient(timeout=5) as client:
         url = f"http://127.0.0.1:{server.port}"
         running = asyncio.create_task(client.post(f"{url}/run", json=ROW))
         await agent.started.wait()
@@ -154,7 +154,7 @@ class StrictAgent(Agent):
 async def test_a_rollout_is_known_by_its_header_if_the_agent_drops_its_index():
     """Agents written for NeMo Gym declare only the fields they use; their rollouts must be cancellable too."""
     agent = make_agent(StrictAgent)
-    async with Served(agent.prepare_webserver({})) as server, httpx.AsyncClient(timeout=5) as client:
+    async with LocalServer(agent.prepare_webserver({})) as server, httpx.AsyncClient(timeout=5) as client:
         url = f"http://127.0.0.1:{server.port}"
         running = asyncio.create_task(client.post(f"{url}/run", json=ROW, headers={"x-nemo-gym-rollout": "7-1"}))
         await agent.started.wait()
@@ -166,7 +166,7 @@ async def test_a_rollout_is_known_by_its_header_if_the_agent_drops_its_index():
 async def test_cancelling_an_unknown_rollout_is_no_error():
     """A rollout may end while its cancellation is on the way."""
     agent = make_agent()
-    async with Served(agent.prepare_webserver({})) as server, httpx.AsyncClient() as client:
+    async with LocalServer(agent.prepare_webserver({})) as server, httpx.AsyncClient() as client:
         answer = await client.post(f"http://127.0.0.1:{server.port}/ng-rollout/9-9/cancel")
 
     assert (answer.status_code, answer.json()["cancelled"]) == (200, 0)
