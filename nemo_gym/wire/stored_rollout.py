@@ -149,6 +149,13 @@ class StoredRollout:
         return items if isinstance(items, list) else []
 
     @property
+    def model_limit(self) -> str | None:
+        """The limit that kept the model from its last answer: `context_length`, or None."""
+        details = self.response.get("incomplete_details")
+        name = details.get("which") if isinstance(details, dict) else None
+        return name if isinstance(name, str) else None
+
+    @property
     def usage(self) -> Mapping[str, Any]:
         """Token counts of the response."""
         usage = self.response.get("usage")

@@ -23,6 +23,7 @@ from responses_api_agents.simple_agent.app import (
     SimpleAgentRunRequest,
     SimpleAgentVerifyResponse,
     episode_response,
+    model_limit,
     verify_request,
 )
 
@@ -109,6 +110,9 @@ class GymnasiumAgent(SimpleAgent):
             body = params.model_copy(update={"input": [*params.input, *items]})
             reply = await self._reply(self.config.model_server.name, model_path, body, session)
             response = await get_response_model(reply, NeMoGymResponse)
+            session.limit = model_limit(response)
+            if session.limit:
+                break
             items += response.output
             usages.append(response.usage)
             for watcher in watchers:

@@ -93,6 +93,14 @@ def has_message(response: NeMoGymResponse) -> bool:
     return any(item.type == "message" and getattr(item, "role", None) == "assistant" for item in response.output)
 
 
+def model_limit(response: NeMoGymResponse) -> str | None:
+    """Return the limit that kept the model from answering (`context_length`); None if it answered.
+
+    Such a response has no tokens, so it is not part of the episode.
+    """
+    return response.incomplete_details.limit_name if response.incomplete_details else None
+
+
 def verify_request(body: BaseRunRequest, response: NeMoGymResponse) -> "SimpleAgentVerifyRequest":
     """Build the body of `/verify`: the fields of the run request, and the response."""
     if not all(isinstance(item, BaseModel) for item in response.output):  # built without validation, by a subclass
@@ -200,6 +208,9 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             body = params.model_copy(update={"input": [*prompt, *items]})
             reply = await self._reply(self.config.model_server.name, model_path, body, session)
             response = await get_response_model(reply, NeMoGymResponse)
+            session.limit = model_limit(response)
+            if session.limit:
+                break
             items += response.output
             usages.append(response.usage)
             for watcher in watchers:

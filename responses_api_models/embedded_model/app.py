@@ -19,6 +19,7 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseCreateParamsNonStreaming,
 )
 from nemo_gym.responses_converter import ResponsesConverter
+from nemo_gym.wire.responses import CONTEXT_LENGTH
 from responses_api_models.embedded_model.engine import Engine, Generation, Sampling, bundled_weights
 from responses_api_models.embedded_model.tools import (
     as_text,
@@ -164,6 +165,8 @@ class EmbeddedModel(SimpleResponsesAPIModel):
             "finish_reason": "tool_calls" if call else generation.finish_reason,
             "message": message,
         }
+        if generation.is_too_long:
+            choice["stop_reason"] = CONTEXT_LENGTH
         if chat.get("logprobs"):
             count = chat.get("top_logprobs") or 0
             choice["logprobs"] = {"content": [chat_logprob(token, count) for token in generation.tokens]}

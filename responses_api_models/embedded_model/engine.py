@@ -66,6 +66,8 @@ class Generation:
     log_probs: list[float] = field(default_factory=list)
     tokens: list[dict[str, Any]] = field(default_factory=list)
     finish_reason: str = "stop"
+    is_too_long: bool = False
+    """The prompt does not fit into the context, so nothing was generated."""
 
 
 def bundled_weights() -> Path:
@@ -195,7 +197,7 @@ class Engine:
         async with self._free_worker(prompt) as worker:
             reply = await self._post(worker, "/completion", {"prompt": prompt, **sampling.as_request()})
         if reply is None:
-            return Generation(text="", prompt_token_ids=prompt, finish_reason="length")
+            return Generation(text="", prompt_token_ids=prompt, finish_reason="length", is_too_long=True)
         tokens = reply.get("completion_probabilities", [])
         return Generation(
             text=reply["content"],

@@ -2,12 +2,14 @@
 
 import asyncio
 import hashlib
+import logging
 import time
 from pathlib import Path
 from typing import Any, Literal
 
+import orjson
 from aiohttp import ClientResponseError
-from fastapi import Request
+from fastapi import HTTPException, Request
 from pydantic import PrivateAttr
 
 from nemo_gym.base_responses_api_model import Body, SimpleResponsesAPIModel
@@ -21,14 +23,25 @@ from nemo_gym.openai_utils import (
 from nemo_gym.responses_converter import ResponsesConverter
 from nemo_gym.server_utils import SESSION_ID_KEY
 from nemo_gym.transport.model_client import PacedOpenAI, validate_answer
-from responses_api_models.vllm_model import audio, reply_body, request_body
+from nemo_gym.wire.base import has_token_fields
+from responses_api_models.vllm_model import audio, reply_body, request_body, token_transport
 from responses_api_models.vllm_model.settings import VLLMModelConfig
+from responses_api_models.vllm_model.token_splice import (
+    CannotSplice,
+    SplicedPrompt,
+    TemplateEnds,
+    Turn,
+    continues,
+    splice,
+)
 from responses_api_models.vllm_model.transport_log import TransportLog
 
 __all__ = ["VLLMModel", "VLLMModelConfig"]
 
 Json = dict[str, Any]
-Call = Literal["chat_completion", "completion", "response", "tokenize"]
+Call = Literal["chat_completion", "completion", "response", "tokenize", "render", "generation", "derender"]
+
+logger = logging.getLogger("nemo_gym.vllm_model")
 
 
 class VLLMModel(SimpleResponsesAPIModel):
@@ -41,6 +54,11 @@ class VLLMModel(SimpleResponsesAPIModel):
     _converter: ResponsesConverter = PrivateAttr()
     _render: request_body.Render | None = PrivateAttr(default=None)
     _log: TransportLog | None = PrivateAttr(default=None)
+    _takes_tokens: dict[str, bool] = PrivateAttr(default_factory=dict)
+    """Whether an endpoint has the token transport, by its address; missing if not known yet."""
+    _template_ends: dict[tuple[str, bytes], TemplateEnds | None] = PrivateAttr(default_factory=dict)
+    """What the chat template writes around an answer, by endpoint and template arguments."""
+    _reported_breaks: set[str] = PrivateAttr(default_factory=set)
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
@@ -74,11 +92,7 @@ class VLLMModel(SimpleResponsesAPIModel):
         self, request: Request, body: NeMoGymResponseCreateParamsNonStreaming = Body()
     ) -> NeMoGymResponse:
         if self.config.is_responses_native:
-            payload = request_body.with_settings(self.config, body.model_dump(exclude_unset=True))
-            client = self.client_for(request)
-            return validate_answer(
-                NeMoGymResponse, await self.ask(client, "response", payload), callee=self.config.name
-            )
+            return await self.native_response(request, body)
         chat = self._converter.responses_to_chat_completion_create_params(body)
         completion = await self.chat_completions(request, chat)
         named = body.model_copy(update={"model": self.config.model})
@@ -90,7 +104,10 @@ class VLLMModel(SimpleResponsesAPIModel):
         client = self.client_for(request)
         payload = await self.chat_request(body)
         try:
-            reply, prompt = await self.complete(client, payload)
+            if self.config.transport != "chat" and self._takes_tokens.get(client.base_url, True):
+                reply, prompt = await self.complete_from_tokens(client, payload, decode=bool(body.logprobs))
+            else:
+                reply, prompt = await self.complete(client, payload)
         except ClientResponseError as refusal:
             if not reply_body.is_too_long(refusal):
                 raise
@@ -106,6 +123,16 @@ class VLLMModel(SimpleResponsesAPIModel):
             reply_body.put_reasoning_inline(choice["message"])
         return validate_answer(NeMoGymChatCompletion, reply, callee=self.config.name)
 
+    async def native_response(self, request: Request, body: NeMoGymResponseCreateParamsNonStreaming) -> NeMoGymResponse:
+        """Forward a request to the endpoint's `/v1/responses`; with token ids, check that the reply has them."""
+        payload = request_body.with_settings(self.config, body.model_dump(exclude_unset=True))
+        reply = await self.ask(self.client_for(request), "response", payload)
+        if self.config.return_token_id_information:
+            items = reply_body.check_native_items(reply.get("output") or [], self.config.name)
+            if request_body.is_constrained(payload):
+                items[-1]["constrained"] = True
+        return validate_answer(NeMoGymResponse, reply, callee=self.config.name)
+
     def client_for(self, request: Request) -> PacedOpenAI:
         """Return the endpoint of the caller's session: the same for every turn, so that its prefix is cached."""
         if len(self._clients) == 1:
@@ -118,6 +145,8 @@ class VLLMModel(SimpleResponsesAPIModel):
         """Build the request for the endpoint."""
         payload = request_body.with_settings(self.config, body.model_dump(exclude_unset=True))
         if self.config.return_token_id_information:
+            if payload.get("n") not in (None, 1):
+                raise HTTPException(400, f"n is {payload['n']}, but an answer with token ids is one: request n answers")
             payload = request_body.with_token_ids(self.config, payload)
         messages = request_body.with_messages(
             self.config, payload["messages"], self._converter._extract_reasoning_from_content
@@ -129,6 +158,9 @@ class VLLMModel(SimpleResponsesAPIModel):
     async def complete(self, client: PacedOpenAI, payload: Json) -> tuple[Json, list[int] | None]:
         """Return the endpoint's reply as a chat completion, and the token ids of the prompt if it was sent as ids."""
         if not self.config.use_completions_api:
+            if self.config.return_token_id_information:
+                messages = request_body.without_token_fields(payload["messages"], keep_last=True)
+                payload = {**payload, "messages": messages}
             return await self.ask(client, "chat_completion", payload), None
         prompt: str | list[int]
         if not self.config.render_chat_template:
@@ -140,13 +172,103 @@ class VLLMModel(SimpleResponsesAPIModel):
         reply = await self.ask(client, "completion", request_body.completion_request(payload, prompt))
         return reply_body.chat_from_completion(reply, self.config.name), prompt if isinstance(prompt, list) else None
 
+    async def complete_from_tokens(
+        self, client: PacedOpenAI, payload: Json, *, decode: bool
+    ) -> tuple[Json, list[int] | None]:
+        """Complete from token ids that contain the earlier answers as they were sampled.
+
+        With `transport: auto`, an endpoint without the token transport gets this and later requests by `complete`.
+        `decode` adds the text of each token to the log-probabilities.
+        """
+        try:
+            return await self._generate_from_tokens(client, payload, decode=decode)
+        except ClientResponseError as refusal:
+            if refusal.status not in token_transport.NO_SUCH_ENDPOINT:
+                raise
+            if self.config.transport == "tokens":
+                raise ModelFailed(
+                    f"the endpoint answers {refusal.status}: it cannot generate from token ids, or has no such model",
+                    where=self.config.name,
+                    fix="start vLLM 0.32 or later with --enable-scale-out, or set transport: auto",
+                ) from refusal
+        self._takes_tokens[client.base_url] = False
+        logger.info("%s: %s has no token transport; the chat transport is used", self.config.name, client.base_url)
+        return await self.complete(client, payload)
+
+    async def _generate_from_tokens(
+        self, client: PacedOpenAI, payload: Json, *, decode: bool
+    ) -> tuple[Json, list[int] | None]:
+        """Render the prompt, put in the tokens of earlier turns, generate, and parse the generated tokens."""
+        where = self.config.name
+        turns = [Turn.of(message) for message in payload["messages"] if has_token_fields(message)]
+        request = {**payload, "messages": request_body.without_token_fields(payload["messages"])}
+        rendered = await self.ask(client, "render", request)
+        spliced, break_reason = await self._spliced_prompt(client, request, rendered, turns)
+        generate = token_transport.generate_request(rendered, request, spliced)
+        generation = await self.ask(client, "generation", generate)
+        choice = reply_body.first_choice(generation, where)
+        if not choice.get("token_ids"):
+            raise ModelFailed("the endpoint generated no tokens", where=where)
+        if token_transport.text_ids(generate, choice):
+            parse = token_transport.derender_request(request, generate, generation, choice, decode=decode)
+            parsed = await self.ask(client, "derender", parse)
+        else:
+            parsed = token_transport.empty_answer(request, generation)
+        prompt = generation.get("prompt_token_ids") or generate["token_ids"]
+        reply = token_transport.chat_completion(parsed, generation, choice, prompt, where)
+        if generate["sampling_params"].get("structured_outputs") is not None:
+            reply["choices"][0]["constrained"] = True
+        if break_reason is not None:
+            reply["choices"][0]["break_reason"] = break_reason
+        return reply, prompt
+
+    async def _spliced_prompt(
+        self, client: PacedOpenAI, request: Json, rendered: Json, turns: list[Turn]
+    ) -> tuple[SplicedPrompt | None, str | None]:
+        """Return the prompt that continues the earlier turns, or the reason why it cannot."""
+        ids = token_transport.rendered_ids(rendered, self.config.name)
+        if not turns:
+            return None, None
+        key = (client.base_url, orjson.dumps(request.get("chat_template_kwargs"), option=orjson.OPT_SORT_KEYS))
+        if key not in self._template_ends:
+            probes = token_transport.probe_requests(request)
+            replies = await asyncio.gather(*(self.ask(client, "render", probe) for probe in probes))
+            prompt, start, first, second = (token_transport.rendered_ids(each, self.config.name) for each in replies)
+            self._template_ends[key] = TemplateEnds.of(prompt, start, (first, second))
+        ends = self._template_ends[key]
+        if ends is None:
+            return None, "the chat template writes no token after an answer"
+        try:
+            return splice(ids, turns, ends), None
+        except CannotSplice as reason:
+            return None, str(reason)
+
     async def add_token_fields(self, client: PacedOpenAI, payload: Json, reply: Json, prompt: list[int] | None) -> None:
-        """Put token ids and log-probabilities on the message of the reply."""
+        """Put token ids, log-probabilities and what else the engine reports on the message of the reply."""
         choice = reply_body.first_choice(reply, self.config.name)
-        fields = reply_body.take_token_fields(reply, choice, self.config.name)
+        fields = reply_body.take_generation_fields(reply, choice, self.config.keep_reply_fields)
+        fields |= reply_body.take_token_fields(reply, choice, self.config.name)
         if "prompt_token_ids" not in fields:
             fields["prompt_token_ids"] = prompt if prompt is not None else await self.prompt_token_ids(client, payload)
+        if request_body.is_constrained(payload):
+            fields["constrained"] = True
+        earlier = [message for message in payload["messages"] if has_token_fields(message)]
+        if earlier and not continues(fields["prompt_token_ids"], Turn.of(earlier[-1])):
+            fields.setdefault("break_reason", "the engine wrote the earlier answers from their text")
+            self.report_break(fields["break_reason"])
         choice["message"].update(fields)
+
+    def report_break(self, reason: str) -> None:
+        """Log once for each reason that a prompt does not start with the tokens of the turns before it."""
+        if reason not in self._reported_breaks:
+            self._reported_breaks.add(reason)
+            logger.warning(
+                "%s: a prompt does not start with the tokens of the turns before it: %s. Such turns are marked with "
+                "break_reason and begin a new sample. With vLLM 0.32 or later, --enable-scale-out and transport: "
+                "tokens keep the tokens.",
+                self.config.name,
+                reason,
+            )
 
     async def prompt_token_ids(self, client: PacedOpenAI, payload: Json) -> list[int]:
         """Return the token ids of a request's prompt, from the endpoint's tokenizer and chat template."""

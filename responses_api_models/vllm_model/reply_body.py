@@ -1,5 +1,7 @@
 """Parse replies of vLLM: reasoning, token ids, log-probabilities, and the refusal that means "too long"."""
 
+import math
+from collections.abc import Sequence
 from time import time
 from typing import Any
 from uuid import uuid4
@@ -7,12 +9,16 @@ from uuid import uuid4
 from aiohttp import ClientResponseError
 
 from nemo_gym.convert.chat_conversation import wrap_in_think_tags
+from nemo_gym.convert.json_access import warn_once
 from nemo_gym.errors import ModelFailed
-from nemo_gym.wire.base import REQUIRED_TOKEN_FIELDS, TOKEN_FIELDS
+from nemo_gym.wire.base import GENERATION_FIELDS, REQUIRED_TOKEN_FIELDS, TOKEN_FIELDS, has_token_fields
+from nemo_gym.wire.responses import CONTEXT_LENGTH
 
 Json = dict[str, Any]
 
 TOKEN_ID = "token_id:"
+_ROUNDING = 1e-5
+"""Difference between two texts of one log-probability."""
 _TOO_LONG = (b"context length", b"max_tokens", b"maximum model length")
 
 
@@ -23,14 +29,14 @@ def is_too_long(refusal: ClientResponseError) -> bool:
 
 
 def empty_completion(model: str) -> Json:
-    """Build an empty completion that ended by `length`, for a prompt that leaves no space for a reply."""
+    """Build an empty completion for a prompt that leaves no space for a reply: its outcome is a limit, not a zero."""
     message = {"role": "assistant", "content": ""}
     return {
         "id": f"chatcmpl_{uuid4().hex}",
         "object": "chat.completion",
         "created": int(time()),
         "model": model,
-        "choices": [{"index": 0, "finish_reason": "length", "message": message}],
+        "choices": [{"index": 0, "finish_reason": "length", "stop_reason": CONTEXT_LENGTH, "message": message}],
     }
 
 
@@ -63,29 +69,139 @@ def take_token_fields(reply: Json, choice: Json, where: str) -> Json:
     """Remove the token fields from a reply and return them, without `prompt_token_ids` if the reply has none.
 
     vLLM puts them into the message (endpoints for training), beside it (`return_token_ids`), or into the
-    log-probabilities (`return_tokens_as_token_ids`).
+    log-probabilities (`return_tokens_as_token_ids`). What several places report must be the same.
 
     Raises:
-        ModelFailed: the reply has no token fields, or they are inconsistent.
+        ModelFailed: the reply has no token fields, more than one choice, or values that cannot be trained on.
+    """
+    if len(reply["choices"]) > 1:
+        raise _no_tokens(f"the endpoint gave {len(reply['choices'])} answers, and a trainer needs one", where)
+    message = choice["message"]
+    in_message = {name: message.pop(name) for name in TOKEN_FIELDS if message.get(name) is not None}
+    beside = _fields_beside_message(reply, choice, where, need_ids="generation_token_ids" not in in_message)
+    for name in in_message.keys() & beside.keys():
+        _check_equal(name, in_message[name], beside[name], where)
+    fields = beside | in_message
+    ids, log_probs = fields["generation_token_ids"], fields["generation_log_probs"]
+    usage = reply.get("usage") or {}
+    has_answer = any(message.get(name) for name in ("content", "tool_calls", "reasoning", "reasoning_content"))
+    if not ids and not log_probs and (has_answer or usage.get("completion_tokens")):
+        raise _no_tokens("the endpoint gave an answer without token ids and log-probabilities", where)
+    if len(ids) != len(log_probs):
+        raise _no_tokens(f"the endpoint gave {len(ids)} token ids and {len(log_probs)} log-probabilities", where)
+    check_numbers(fields, where)
+    return fields
+
+
+def _fields_beside_message(reply: Json, choice: Json, where: str, *, need_ids: bool) -> Json:
+    """Remove the token fields beside the message and return them; ids in log-probabilities are read if needed."""
+    prompt = [holder.pop("prompt_token_ids", None) for holder in (reply, choice)]
+    fields: Json = {"prompt_token_ids": next((ids for ids in prompt if ids is not None), None)}
+    fields["generation_token_ids"] = choice.pop("token_ids", None)
+    fields["routed_experts"] = choice.pop("routed_experts", None)
+    entries = (choice.get("logprobs") or {}).get("content")
+    if entries is not None or need_ids:
+        fields["generation_log_probs"] = [_log_prob(entry, where) for entry in entries or []]
+    if fields["generation_token_ids"] is None and need_ids:
+        fields["generation_token_ids"] = [_token_id(entry, where) for entry in entries or []]
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def take_generation_fields(reply: Json, choice: Json, keep: Sequence[str] = ()) -> Json:
+    """Return what an engine reports about a generation besides its tokens; fields that no client needs are removed.
+
+    The fields are in the message (Megatron), in the choice (vLLM) or in the reply; `keep` names further ones.
     """
     message = choice["message"]
-    bundle = {name: message.pop(name) for name in TOKEN_FIELDS if message.get(name) is not None}
-    prompt = [holder.pop("prompt_token_ids", None) for holder in (reply, choice)]
-    written = choice.pop("token_ids", None)
-    routed = choice.pop("routed_experts", None)
-    if all(name in bundle for name in REQUIRED_TOKEN_FIELDS):
-        return _check_lengths(bundle, where)
-    entries = (choice.get("logprobs") or {}).get("content") or []
-    ids = written if written is not None else [_token_id(entry, where) for entry in entries]
-    fields: Json = {"generation_token_ids": ids, "generation_log_probs": [_log_prob(entry, where) for entry in entries]}
-    prompt_ids = next((ids for ids in prompt if ids is not None), None)
-    if prompt_ids is not None:
-        fields["prompt_token_ids"] = prompt_ids
-    if routed is not None:
-        fields["routed_experts"] = routed
-    if choice.get("logprobs") is None and message.get("content"):
-        raise _no_tokens("the endpoint gave no log-probabilities", where)
-    return _check_lengths(fields, where)
+    fields: Json = {}
+    for name in GENERATION_FIELDS:
+        values = [message.pop(name, None), choice.get(name)]
+        if name not in ("finish_reason", "stop_reason"):
+            values += [choice.pop(name, None), reply.pop(name, None)]
+        value = next((value for value in values if value is not None), None)
+        if value is not None:
+            fields[name] = value
+    spans = choice.pop("weight_versions", None)
+    version = fields.pop("weight_version", [span.get("version") for span in spans or []])
+    fields |= weight_version_field(version)
+    kept = {name: holder[name] for holder in (choice, message) for name in keep if holder.get(name) is not None}
+    if kept:
+        fields["engine_fields"] = kept
+    return fields
+
+
+def weight_version_field(reported: Any) -> Json:
+    """Return `weight_version` as a number, or the oldest and the newest; empty without a version.
+
+    vLLM reports texts, and `default` before the first update of the weights.
+    """
+    labels = reported if isinstance(reported, list) else [reported]
+    try:
+        versions = [int(label) for label in labels if label not in (None, "default")]
+    except (TypeError, ValueError):
+        warn_once(f"the weight version {labels!r} is not a number; it is not recorded")
+        return {}
+    if not versions:
+        return {}
+    oldest, newest = min(versions), max(versions)
+    return {"weight_version": oldest if oldest == newest else [oldest, newest]}
+
+
+def check_numbers(fields: Json, where: str) -> None:
+    """Raise an error unless the ids are not negative and the log-probabilities are finite numbers.
+
+    The sum, computed at C speed, shows the type and whether a number is not finite; prompts have thousands of ids.
+    """
+    for name in ("prompt_token_ids", "generation_token_ids"):
+        ids = fields.get(name) or []
+        if not isinstance(ids, list) or not _are_ids(ids):
+            raise _no_tokens(f"the endpoint gave {name} that are not token ids", where)
+    log_probs = fields["generation_log_probs"]
+    try:
+        if math.isfinite(sum(log_probs)):
+            return
+    except TypeError:  # a text among the numbers
+        pass
+    for position, value in enumerate(log_probs):
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise _no_tokens(f"the endpoint gave the log-probability {value!r} for generated token {position}", where)
+
+
+def _are_ids(numbers: list[Any]) -> bool:
+    try:
+        return not numbers or (type(sum(numbers)) is int and min(numbers) >= 0)
+    except TypeError:
+        return False
+
+
+def check_native_items(items: Sequence[Any], where: str) -> list[Json]:
+    """Return the output items with token fields of a native Responses reply.
+
+    Raises:
+        ModelFailed: no item has token fields, or their values cannot be trained on.
+    """
+    carriers = [item for item in items if isinstance(item, dict) and has_token_fields(item)]
+    if not carriers:
+        problem = "the endpoint's /v1/responses gave no token ids"
+        raise ModelFailed(problem, where=where, fix="set is_responses_native: false, so that they can be requested")
+    for item in carriers:
+        missing = [name for name in REQUIRED_TOKEN_FIELDS if not isinstance(item.get(name), list)]
+        if missing:
+            raise _no_tokens(f"the endpoint gave token fields without {', '.join(missing)}", where)
+        ids, log_probs = item["generation_token_ids"], item["generation_log_probs"]
+        if len(ids) != len(log_probs):
+            raise _no_tokens(f"the endpoint gave {len(ids)} token ids and {len(log_probs)} log-probabilities", where)
+        check_numbers(item, where)
+    return carriers
+
+
+def _check_equal(name: str, first: Any, second: Any, where: str) -> None:
+    """Raise an error if message and reply report different values; log-probabilities may be rounded differently."""
+    is_equal = first == second
+    if not is_equal and name == "generation_log_probs" and len(first) == len(second):
+        is_equal = all(abs(left - right) < _ROUNDING for left, right in zip(first, second, strict=True))
+    if not is_equal:
+        raise _no_tokens(f"the endpoint gave different {name} in the message and beside it", where)
 
 
 def _token_id(entry: Json, where: str) -> int:
@@ -104,13 +220,6 @@ def _log_prob(entry: Json, where: str) -> float:
     raise _no_tokens(f"the endpoint gave a token without its log-probability: {entry.get('token')!r}", where)
 
 
-def _check_lengths(fields: Json, where: str) -> Json:
-    ids, log_probs = fields["generation_token_ids"], fields["generation_log_probs"]
-    if len(ids) != len(log_probs):
-        raise _no_tokens(f"the endpoint gave {len(ids)} token ids and {len(log_probs)} log-probabilities", where)
-    return fields
-
-
 def _no_tokens(problem: str, where: str) -> ModelFailed:
     return ModelFailed(
         problem,
@@ -125,7 +234,7 @@ def chat_from_completion(reply: Json, where: str) -> Json:
     choice = dict(first_choice(reply, where))
     logprobs = choice.pop("logprobs", None) or {}
     pairs = zip(logprobs.get("tokens") or [], logprobs.get("token_logprobs") or [], strict=False)
-    content = [{"token": token, "logprob": value or 0.0, "bytes": None, "top_logprobs": []} for token, value in pairs]
+    content = [{"token": token, "logprob": value, "bytes": None, "top_logprobs": []} for token, value in pairs]
     choice["message"] = {"role": "assistant", "content": choice.pop("text", "")}
     choice["logprobs"] = {"content": content} if content else None
     choice["finish_reason"] = choice.get("finish_reason") or "stop"

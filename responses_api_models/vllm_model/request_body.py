@@ -10,6 +10,7 @@ from fastapi import HTTPException
 
 from nemo_gym.convert.chat_conversation import SplitThoughts
 from nemo_gym.errors import ConfigError
+from nemo_gym.wire.base import GENERATION_FIELDS, TOKEN_FIELDS, has_token_fields
 from responses_api_models.vllm_model.settings import VLLMModelConfig
 
 Json = dict[str, Any]
@@ -42,6 +43,14 @@ _CHAT_ONLY = frozenset(
         "web_search_options",
     }
 )
+
+
+_GRAMMAR_FIELDS = (
+    "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "structural_tag",
+    "json_schema", "regex", "ebnf",
+)  # fmt: skip
+"""Fields of a request that restrict the tokens of the answer, as vLLM and SGLang name them."""
+_ITEM_FIELDS = frozenset({*TOKEN_FIELDS, *GENERATION_FIELDS})
 
 
 def settings_in_metadata(metadata: Mapping[str, str]) -> tuple[Json, Json, Json]:
@@ -83,6 +92,45 @@ def with_token_ids(config: VLLMModelConfig, request: Json) -> Json:
     """Add the fields that request token ids and log-probabilities."""
     field = "return_token_ids" if config.request_prompt_and_generation_token_ids else "return_tokens_as_token_ids"
     return {**request, "logprobs": True, field: True}
+
+
+def without_token_fields(messages: list[Json], *, keep_last: bool = False) -> list[Json]:
+    """Remove token and generation fields from messages, except the token fields of the last answer that has any.
+
+    An engine that continues from token ids reads those of the last answer only; ids of every answer would make the
+    requests of a long rollout many times larger.
+    """
+    last = max((index for index, message in enumerate(messages) if has_token_fields(message)), default=-1)
+    return [
+        {
+            name: value
+            for name, value in message.items()
+            if name not in _ITEM_FIELDS or (keep_last and index == last and name in TOKEN_FIELDS)
+        }
+        if message.get("role") == "assistant"
+        else message
+        for index, message in enumerate(messages)
+    ]
+
+
+def is_constrained(request: Json) -> bool:
+    """Return whether the engine restricts the tokens of the answer by a grammar.
+
+    The log-probabilities are then those after the restriction, which a trainer cannot compute.
+    """
+    choice = request.get("tool_choice")
+    if isinstance(choice, dict):
+        allowed = choice.get("allowed_tools", choice)  # nested in the Chat API
+        choice = allowed.get("mode") if choice.get("type") == "allowed_tools" else "required"
+    texts = (request.get("response_format"), (request.get("text") or {}).get("format"))
+    formats = {text.get("type", "text") for text in texts if isinstance(text, dict)}
+    tools = [tool.get("function", tool) for tool in request.get("tools") or []] if choice != "none" else []
+    return (
+        choice == "required"
+        or not formats <= {"text"}
+        or any(tool.get("strict") for tool in tools)
+        or any(request.get(name) is not None for name in _GRAMMAR_FIELDS)
+    )
 
 
 def with_messages(config: VLLMModelConfig, messages: list[Json], split_thoughts: SplitThoughts) -> list[Json]:

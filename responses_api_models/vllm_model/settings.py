@@ -1,8 +1,8 @@
 """The configuration of a vLLM model server."""
 
-from typing import Any
+from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig
 
@@ -28,6 +28,12 @@ class VLLMModelConfig(BaseResponsesAPIModelConfig):
 
     request_prompt_and_generation_token_ids: bool = False
     """Request ids with vLLM's `return_token_ids`. False: read them from the log-probabilities and `/tokenize`."""
+    transport: Literal["chat", "tokens", "auto"] = "chat"
+    """How a conversation continues: `chat` sends its text (the engine may continue from the ids of the last answer),
+    `tokens` sends token ids that contain every earlier answer as sampled (vLLM with --enable-scale-out), `auto` uses
+    `tokens` where the endpoint has it, otherwise `chat`. The last two need `return_token_id_information`."""
+    keep_reply_fields: list[str] = []
+    """Further fields of the engine's choices and messages to keep beside the token ids, in `engine_fields`."""
 
     chat_template_kwargs: dict[str, Any] = {}
     extra_body: dict[str, Any] = {}
@@ -53,6 +59,17 @@ class VLLMModelConfig(BaseResponsesAPIModelConfig):
     @classmethod
     def _none_as_empty(cls, value: Any) -> Any:
         return {} if value is None else value
+
+    @model_validator(mode="after")
+    def _check_transport(self) -> Self:
+        if self.transport == "chat":
+            return self
+        if not self.return_token_id_information:
+            raise ValueError(f"transport: {self.transport} needs return_token_id_information: true")
+        for setting in ("is_responses_native", "use_completions_api"):
+            if getattr(self, setting):
+                raise ValueError(f"transport: {self.transport} cannot be used with {setting}; use transport: chat")
+        return self
 
     @field_validator("base_url")
     @classmethod

@@ -151,6 +151,16 @@ def test_a_result_that_must_not_be_stored_is_cancelled():
     assert "reward" not in outcome_record(outcome)
 
 
+def test_a_prompt_that_did_not_fit_is_a_limit_even_if_the_agent_scored_it():
+    """An agent that does not know the mark of the model server verifies an empty answer and gets a zero."""
+    details = {"reason": "max_output_tokens", "which": "context_length"}
+    outcome = classify_result(JOB, {"reward": 0.0, "response": {**SAID, "incomplete_details": details}})
+
+    assert isinstance(outcome, LimitedRollout)
+    assert outcome.limit_name == "context_length"
+    assert "reward" not in outcome_record(outcome)
+
+
 def test_a_limit_survives_being_written_and_read():
     """Resume compares it with the new limit."""
     stored = outcome_record(LimitedRollout(JOB, "tokens", {"response": 1}))

@@ -11,7 +11,6 @@ from nemo_gym.training.grpo import policy_loss, token_logprobs, update_policy, w
 from nemo_gym.training.tiny_model import TinyTransformer  # noqa: E402
 from nemo_gym.training.types import Rollout, Sample, Span  # noqa: E402
 
-
 NUMBERS = count()
 
 

@@ -1,5 +1,6 @@
 """Episodes of a scripted model with real environments in this process, without mocks of our code."""
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +19,10 @@ from resources_servers.blackjack.app import BlackjackConfig, BlackjackServer
 from resources_servers.blackjack.generate import RULES, rows, winning_play
 from resources_servers.gymnasium import GymnasiumServer, extract_text
 from responses_api_agents.gymnasium_agent.app import GymnasiumAgent, GymnasiumAgentConfig, observation_items
+from responses_api_models.openai_model.tests.endpoint import ask
 from responses_api_models.scripted_model.app import ScriptedModel, ScriptedModelConfig
+from responses_api_models.vllm_model.tests.mock_engine import MockEngine, serving
+from responses_api_models.vllm_model.tests.support import model
 
 HOST = "127.0.0.1"
 PORTS = {"agent": 40011, "model": 40012, "env": 40013}
@@ -66,10 +70,11 @@ class Bench:
         )
         model_config = ScriptedModelConfig(**place, port=PORTS["model"], name="model", script=script)
         env_config = BlackjackConfig(**place, port=PORTS["env"], name="env")
+        self.agent = GymnasiumAgent(config=agent_config, server_client=client)
         servers = {
             "model": ScriptedModel(config=model_config, server_client=client),
             "env": env(config=env_config, server_client=client),
-            "agent": GymnasiumAgent(config=agent_config, server_client=client),
+            "agent": self.agent,
         }
         for name, server in servers.items():
             app = server.setup_webserver()
@@ -203,3 +208,27 @@ def test_an_answer_that_is_not_a_step_is_a_failure_of_the_environment():
 
     assert reply.status_code == 500
     assert (reply.headers[FAILED_HEADER], reply.headers[FAILED_PATH_HEADER]) == ("env", "/step")
+
+
+async def test_a_prompt_that_does_not_fit_is_a_limit_and_not_a_zero() -> None:
+    """The environment has not ended and would score an episode that the model could not finish."""
+    bench = Bench([HIT], Levers)
+    async with serving(MockEngine(lambda turn: "I wait.", max_model_len=90)) as engine:
+        policy = model(
+            engine.url,
+            transport="tokens",
+            return_token_id_information=True,
+            request_prompt_and_generation_token_ids=True,
+        )
+        app = policy.setup_webserver()
+        policy.setup_exception_middleware(app)
+        in_process.mount(HOST, PORTS["model"], app)
+        row = {"responses_create_params": {"input": "Pull."}}
+        result = await (await ask(bench.agent, "/run", row)).json()
+
+    assert (result["_ng_failure_class"], result["_ng_failure"]) == ("limit", {"which": "context_length"})
+    answers = [item for item in result["response"]["output"] if item["role"] == "assistant"]
+    assert len(answers) > 1
+    for before, after in itertools.pairwise(answers):
+        seen = before["prompt_token_ids"] + before["generation_token_ids"]
+        assert after["prompt_token_ids"][: len(seen)] == seen

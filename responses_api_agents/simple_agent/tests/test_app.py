@@ -22,7 +22,10 @@ from nemo_gym.server_utils import SESSION_ID_KEY, ServerClient
 from nemo_gym.transport import in_process
 from responses_api_agents.simple_agent.app import SimpleAgent, SimpleAgentConfig, tool_arguments
 from responses_api_agents.simple_agent.client import main
+from responses_api_models.openai_model.tests.endpoint import ask
 from responses_api_models.scripted_model.app import ScriptedModel, ScriptedModelConfig
+from responses_api_models.vllm_model.tests.mock_engine import MockEngine, serving
+from responses_api_models.vllm_model.tests.support import model
 
 HOST = "127.0.0.1"
 PORTS = {"agent": 40001, "model": 40002, "env": 40003}
@@ -345,3 +348,29 @@ def test_the_client_names_an_unknown_agent(monkeypatch, capsys, tmp_path):
 
     assert status == 1
     assert "agnet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("transport", ["chat", "tokens"])
+@pytest.mark.parametrize(("limit", "turns"), [(20, 0), (5000, 1)], ids=["first prompt", "later prompt"])
+async def test_a_prompt_that_does_not_fit_is_a_limit_and_not_a_zero(transport: str, limit: int, turns: int):
+    """A trainer would learn from the zero that long tool outputs are bad; the turns before it keep their tokens."""
+    answer = '<tool_call>{"name":"flood", "arguments":{}}</tool_call>'
+    bench = Bench([DONE])
+    async with serving(MockEngine(lambda turn: answer, max_model_len=limit)) as engine:
+        policy = model(
+            engine.url,
+            transport=transport,
+            return_token_id_information=True,
+            request_prompt_and_generation_token_ids=True,
+        )
+        app = policy.setup_webserver()
+        policy.setup_exception_middleware(app)
+        in_process.mount(HOST, PORTS["model"], app)
+        tool = {"type": "function", "name": "flood", "parameters": {"type": "object"}, "strict": False}
+        row = {"responses_create_params": {"input": "What to wear?", "tools": [tool]}}
+        result = await (await ask(bench.agent, "/run", row)).json()
+
+    assert result["_ng_failure_class"] == "limit"
+    assert result["_ng_failure"] == {"which": "context_length"}
+    assert types(result["response"]) == ["function_call", "function_call_output"] * turns
+    assert all(item["generation_token_ids"] for item in result["response"]["output"][::2])

@@ -216,6 +216,7 @@ async def test_a_prompt_longer_than_the_context_is_an_incomplete_reply(model: Cl
     answer = await model.respond([{"role": "user", "content": "fox " * 600}], max_output_tokens=8)
 
     assert answer["status"] == "incomplete"
+    assert answer["incomplete_details"]["which"] == "context_length"
     assert answer["output"][-1]["content"][0]["text"] == ""
 
 

@@ -99,7 +99,7 @@ async def test_a_prompt_that_does_not_fit_ends_the_episode_incomplete() -> None:
         status, response = await answer(server(endpoint), "/v1/responses", input="hi")
 
     assert status == 200
-    assert response["incomplete_details"]["reason"] == "max_output_tokens"
+    assert response["incomplete_details"] == {"reason": "max_output_tokens", "which": "context_length"}
 
 
 async def test_sampling_options_and_the_seed_of_repeats_reach_the_engine() -> None:

@@ -226,7 +226,7 @@ async def test_a_prompt_that_does_not_fit_is_an_incomplete_reply(body: bytes):
 
     answer = await reply.json()
     assert answer["status"] == "incomplete"
-    assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert answer["incomplete_details"] == {"reason": "max_output_tokens", "which": "context_length"}
     assert answer["output"][0]["content"][0]["text"] == ""
     assert (await chat.json())["choices"][0]["finish_reason"] == "length"
 

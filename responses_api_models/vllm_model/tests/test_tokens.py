@@ -102,7 +102,7 @@ def lengths_differ() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (completion("four"), "no log-probabilities"),
+        (completion("four"), "without token ids and log-probabilities"),
         (ids_in_logprobs(("fo", -0.1)), "token without its id"),
         (lengths_differ(), "1 token ids and 2 log-probabilities"),
     ],
@@ -117,3 +117,46 @@ async def test_missing_or_inconsistent_tokens_are_a_failure(body: dict[str, Any]
     assert reply.headers["x-nemo-gym-failed"] == "policy_model"
     assert words in await reply.text()
     assert "return_token_id_information: false" in await reply.text()
+
+
+def native_answer(**fields: Any) -> dict[str, Any]:
+    """Build a reply of `/v1/responses` with one message."""
+    content = [{"type": "output_text", "text": "four", "annotations": []}]
+    message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": content, **fields}
+    head = {"id": "r", "object": "response", "created_at": 1, "model": "small", "output": [message]}
+    return {**head, "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "gave no token ids"),
+        (IDS | {"generation_log_probs": None}, "without generation_log_probs"),
+        (IDS | {"generation_log_probs": [-0.1]}, "2 token ids and 1 log-probabilities"),
+        (IDS | {"generation_log_probs": ["NaN", -0.1]}, "log-probability 'NaN' for generated token 0"),
+        (IDS | {"prompt_token_ids": [-1]}, "prompt_token_ids that are not token ids"),
+    ],
+    ids=["none", "no log-probabilities", "lengths differ", "NaN", "negative id"],
+)
+async def test_a_native_endpoint_must_give_tokens(fields: dict[str, Any], words: str):
+    """vLLM's `/v1/responses` gives none; such rollouts looked complete and trained nothing."""
+    async with listening(responses=Reply(native_answer(**fields))) as endpoint:
+        server = model(endpoint.url, return_token_id_information=True, is_responses_native=True)
+        reply = await ask(server, "/v1/responses", {"input": "?"})
+
+    assert reply.status == 500
+    assert words in await reply.text()
+
+
+@pytest.mark.asyncio
+async def test_tokens_of_a_native_endpoint_are_passed_on():
+    """A model server behind another one keeps the tokens, and marks answers under a grammar."""
+    async with listening(responses=Reply(native_answer(**IDS, weight_version=4))) as endpoint:
+        server = model(endpoint.url, return_token_id_information=True, is_responses_native=True)
+        schema = {"format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}}}
+        answer = await (await ask(server, "/v1/responses", {"input": "?", "text": schema})).json()
+
+    item = answer["output"][-1]
+    assert {name: item[name] for name in IDS} == IDS
+    assert (item["weight_version"], item["constrained"]) == (4, True)
