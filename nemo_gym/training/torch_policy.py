@@ -137,8 +137,8 @@ class TorchPolicy(Policy):
 
     @web.middleware
     async def _authorize(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        given = request.headers.get("Authorization", "").encode()
-        if not hmac.compare_digest(given, f"Bearer {self._api_key}".encode()):
+        header = request.headers.get("Authorization", "").encode()
+        if not hmac.compare_digest(header, f"Bearer {self._api_key}".encode()):
             return _error(401, "the bearer token of this policy is missing or wrong", "invalid_api_key")
         response: web.StreamResponse = await handler(request)
         return response
@@ -167,11 +167,11 @@ class TorchPolicy(Policy):
         prompt = render_prompt(self._tokenizer, body["messages"], body.get("tools"), self._end_ids)
         space = self.settings.context_length - len(prompt)
         if space < 1:
-            limit = self.settings.context_length
-            problem = f"the prompt has {len(prompt)} tokens, and the maximum context length is {limit}"
+            longest = self.settings.context_length
+            problem = f"the prompt has {len(prompt)} tokens, and the maximum context length is {longest}"
             raise RequestRefused(problem, code="context_length_exceeded")
-        wanted = _first_set(body.get("max_completion_tokens"), body.get("max_tokens"), self.settings.max_tokens)
-        generation = await asyncio.wrap_future(self._submit(prompt, min(wanted, space), body))
+        limit = _first_set(body.get("max_completion_tokens"), body.get("max_tokens"), self.settings.max_tokens)
+        generation = await asyncio.wrap_future(self._submit(prompt, min(limit, space), body))
         return self._reply(prompt, generation)
 
     def _submit(self, prompt: list[int], max_tokens: int, body: Json) -> "Future[Generation]":

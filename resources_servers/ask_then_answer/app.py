@@ -99,8 +99,8 @@ class AskThenAnswerServer(SimpleResourcesServer):
         """
         self._digits.pop(request.session.get(SESSION_ID_KEY, ""), None)
         answer = only_digit(last_message(body.response))
-        asked = any(item.type == "function_call" and item.name == "ask" for item in body.response.output)
-        verdict = {"asked": asked, "extracted_answer": answer, "reward": float(asked and answer == body.digit)}
+        has_asked = any(item.type == "function_call" and item.name == "ask" for item in body.response.output)
+        verdict = {"asked": has_asked, "extracted_answer": answer, "reward": float(has_asked and answer == body.digit)}
         return AskThenAnswerVerifyResponse(**(dict(body) | verdict))  # a stored rollout has an old verdict
 
 

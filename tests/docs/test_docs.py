@@ -56,7 +56,9 @@ def resolves(name: str) -> bool:
     for end in range(len(parts), 0, -1):
         try:
             value: object = importlib.import_module(".".join(parts[:end]))
-        except ImportError:
+        except ModuleNotFoundError as error:
+            if not str(error.name).startswith("nemo_gym"):  # the module exists and needs an extra
+                return end == len(parts)
             continue
         return all((value := getattr(value, part, None)) is not None for part in parts[end:])
     return False

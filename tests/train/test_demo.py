@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -47,6 +48,16 @@ def test_the_gates_hold_in_every_step() -> None:
     assert all(step.failed == 0 and step.rollouts == 160 for step in run.steps)
     assert any(len(rollout.samples[0].spans) == 2 for rollout in run.last_rollouts), "no rollout has two turns"
     assert {rollout.weight_version for rollout in run.last_rollouts} == {(3, 3)}
+
+
+def test_the_program_of_the_guide_trains() -> None:
+    """Readers copy it; it checks the parity of each step itself."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "train.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```py\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(program, names)
+
+    assert len(asyncio.run(names["train"](2))) == 2
 
 
 def test_a_turn_that_is_tokenised_again_fails_the_gates(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """GRPO reads rewards relative to the group and changes only what the sampled tokens say."""
 
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
@@ -10,6 +11,8 @@ from nemo_gym.training.grpo import policy_loss, token_logprobs, update_policy, w
 from nemo_gym.training.tiny_model import TinyTransformer  # noqa: E402
 from nemo_gym.training.types import Rollout, Sample, Span  # noqa: E402
 
+NUMBERS = count()
+
 
 def rollout(
     reward: float | None, *, group: str = "0", trainable: bool = True, tokens: list[int] | None = None
@@ -17,7 +20,7 @@ def rollout(
     ids = tokens or [2, 6, 3, 11]
     sample = Sample(ids, [0, 0, 1, 1], [0.0, 0.0, -1.0, -1.0], 2, [Span(2, 4, 0)])
     outcome = "failed" if reward is None else "scored"
-    return Rollout("0-0", 0, group, 0, None, outcome, reward, [sample], trainable)
+    return Rollout(f"0-{next(NUMBERS)}", 0, group, 0, None, outcome, reward, [sample], trainable)
 
 
 def test_advantages_are_relative_to_the_scored_trainable_rollouts_of_the_group() -> None:

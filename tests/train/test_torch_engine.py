@@ -87,7 +87,7 @@ def test_sampling_follows_the_distribution(engine: TorchEngine, model: TinyTrans
 
 
 def test_the_end_token_ends_a_turn(model: TinyTransformer) -> None:
-    """What follows the end of a turn belongs to nobody."""
+    """Tokens after the end of a turn would be trained on although the agent never reads them."""
     engine = TorchEngine(model, range(len(WORDS)))
     try:
         reply = engine.submit([2], max_tokens=8).result(SECONDS)

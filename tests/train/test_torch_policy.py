@@ -1,4 +1,4 @@
-"""The policy's endpoint: tokens of earlier turns are kept, bad requests are refused, and nothing waits for ever."""
+"""The policy's endpoint: tokens of earlier turns are kept, bad requests are refused, and every wait has an end."""
 
 import asyncio
 from collections.abc import Iterator

@@ -8,7 +8,6 @@ extra `train`.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import importlib.util
 import shutil
 import sys
@@ -47,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
     if args.steps < 1:
         raise options.UsageError(f"--steps must be at least 1, not {args.steps}")
     output.show_status("loading torch and starting the servers")
+    import asyncio
+
     import torch
 
     from nemo_gym.training.demo import DemoRun, DemoSettings, run_demo
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         files.add_step(progress)
         show(progress_line(progress))
 
-    status = 0
+    status, written = 0, list[Path]()
     with files:
         try:
             asyncio.run(run_demo(demo, on_step))
