@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
+from nemo_gym.training import samples_of
 from responses_api_models.openai_model.tests.endpoint import ask
 from responses_api_models.vllm_model.app import VLLMModel
 from responses_api_models.vllm_model.tests.mock_engine import IM_END, MockEngine, decode, log_probs, serving
@@ -107,6 +108,12 @@ async def test_a_trainer_recomputes_the_log_probabilities_from_one_sequence(tran
         numbers = log_probs(sequence[:start], generated)
         gaps += [abs(a - b) for a, b in zip(numbers, answer["generation_log_probs"], strict=False)]
     assert (max(gaps) == 0.0) is is_exact
+    samples = samples_of({"response": {"output": answers}})
+    assert len(samples) == (1 if is_exact else TURNS)
+    if is_exact:
+        generated = [token for answer in answers for token in answer["generation_token_ids"]]
+        (only,) = samples
+        assert [token for token, mask in zip(only.token_ids, only.loss_mask, strict=True) if mask] == generated
 
 
 @pytest.mark.asyncio
