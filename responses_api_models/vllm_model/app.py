@@ -149,7 +149,7 @@ class VLLMModel(SimpleResponsesAPIModel):
         payload = request_body.with_settings(self.config, body.model_dump(exclude_unset=True))
         if self.config.return_token_id_information:
             if payload.get("n") not in (None, 1):
-                raise HTTPException(400, f"n is {payload['n']}, but an answer with token ids is one: request n answers")
+                raise HTTPException(400, f"n is {payload['n']}: answers with token ids are requested one by one")
             payload = request_body.with_token_ids(self.config, payload)
         messages = request_body.with_messages(
             self.config, payload["messages"], self._converter._extract_reasoning_from_content
@@ -184,13 +184,15 @@ class VLLMModel(SimpleResponsesAPIModel):
         `decode` adds the text of each token to the log-probabilities.
         """
         try:
-            return await self._generate_from_tokens(client, payload, decode=decode)
+            answer = await self._generate_from_tokens(client, payload, decode=decode)
+            self._takes_tokens[client.base_url] = True
+            return answer
         except ClientResponseError as refusal:
-            if refusal.status not in token_transport.NO_SUCH_ENDPOINT:
+            if not token_transport.is_missing_endpoint(refusal) or self._takes_tokens.get(client.base_url):
                 raise
             if self.config.transport == "tokens":
                 raise ModelFailed(
-                    f"the endpoint answers {refusal.status}: it cannot generate from token ids, or has no such model",
+                    f"the endpoint cannot generate from token ids: it answers {refusal.status}",
                     where=self.config.name,
                     fix="start vLLM 0.32 or later with --enable-scale-out, or set transport: auto",
                 ) from refusal
@@ -278,7 +280,8 @@ class VLLMModel(SimpleResponsesAPIModel):
         if self.config.use_completions_api and not self.config.render_chat_template:
             body: Json = {"model": self.config.model, "prompt": request_body.bare_prompt(payload["messages"])}
         else:
-            body = request_body.tokenize_request(payload)
+            messages = request_body.without_token_fields(payload["messages"], keep_last=True)
+            body = request_body.tokenize_request({**payload, "messages": messages})
         tokens = (await self.ask(client, "tokenize", body)).get("tokens")
         if not isinstance(tokens, list):
             raise ModelFailed("the endpoint's /tokenize gave no tokens", where=self.config.name)

@@ -8,6 +8,8 @@ from time import time
 from typing import Any
 from uuid import uuid4
 
+from aiohttp import ClientResponseError
+
 from nemo_gym.errors import ModelFailed
 from responses_api_models.vllm_model.token_splice import SplicedPrompt, TokenIds
 
@@ -25,6 +27,12 @@ _PROBES: tuple[tuple[list[Json], bool], ...] = (
     ([_USER, {"role": "assistant", "content": "1"}], False),
     ([_USER, {"role": "assistant", "content": "2"}], False),
 )
+
+
+def is_missing_endpoint(refusal: ClientResponseError) -> bool:
+    """Return whether the engine has no token transport; vLLM also answers 404 for a model that does not exist."""
+    text = getattr(refusal, "response_content", b"")
+    return refusal.status in NO_SUCH_ENDPOINT and b"does not exist" not in text
 
 
 def probe_requests(request: Json) -> list[Json]:

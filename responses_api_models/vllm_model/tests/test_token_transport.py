@@ -9,7 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from responses_api_models.openai_model.tests.endpoint import ask
+from nemo_gym.training import samples_of
+from responses_api_models.openai_model.tests.endpoint import Reply, ask, listening
 from responses_api_models.vllm_model.app import VLLMModel
 from responses_api_models.vllm_model.tests.mock_engine import IM_END, MockEngine, decode, log_probs, serving
 from responses_api_models.vllm_model.tests.support import model
@@ -107,6 +108,12 @@ async def test_a_trainer_recomputes_the_log_probabilities_from_one_sequence(tran
         numbers = log_probs(sequence[:start], generated)
         gaps += [abs(a - b) for a, b in zip(numbers, answer["generation_log_probs"], strict=False)]
     assert (max(gaps) == 0.0) is is_exact
+    samples = samples_of({"response": {"output": answers}})
+    assert len(samples) == (1 if is_exact else TURNS)
+    if is_exact:
+        generated = [token for answer in answers for token in answer["generation_token_ids"]]
+        (only,) = samples
+        assert [token for token, mask in zip(only.token_ids, only.loss_mask, strict=True) if mask] == generated
 
 
 @pytest.mark.asyncio
@@ -199,6 +206,32 @@ async def test_auto_asks_once_and_then_uses_chat():
         await roll_out(policy(engine, transport="auto"))
 
     assert [path for path, _, _ in engine.calls].count("/v1/chat/completions/render") == 1
+
+
+@pytest.mark.asyncio
+async def test_auto_does_not_change_the_transport_during_a_run():
+    """A router may answer 404 while an engine restarts; later turns by text would break every rollout in flight."""
+    async with serving(MockEngine(script)) as engine:
+        server = policy(engine, transport="auto")
+        await roll_out(server, turns=1)
+        engine.scale_out = False
+        reply = await ask(server, "/v1/responses", {"input": "?"})
+
+    assert reply.status != 200
+    assert "/v1/chat/completions" not in [path for path, _, _ in engine.calls]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("transport", ["tokens", "auto"])
+async def test_an_unknown_model_is_refused_as_by_the_chat_endpoint(transport: str):
+    """The collector stops a run at a 404 of the endpoint; it must not look like a missing transport."""
+    missing = Reply({"error": {"message": "The model `small` does not exist.", "code": 404}}, 404)
+    async with listening(**{"v1/chat/completions/render": missing}) as endpoint:
+        server = policy(MockEngine(script, url=endpoint.url), transport=transport)
+        reply = await ask(server, "/v1/responses", {"input": "?"})
+
+    assert "does not exist" in await reply.text()
+    assert len(endpoint.calls) == 1
 
 
 @pytest.mark.parametrize(
