@@ -4,6 +4,7 @@
 never fails the model call, except before the model is asked.
 """
 
+import functools
 import itertools
 import logging
 import os
@@ -60,7 +61,7 @@ class CaptureContext:
     model_ref: str | None = None
     """Instance name of the model server."""
     resolution: LineageResolution = field(default_factory=lambda: unresolved_because(UnresolvedReason.NOT_ATTEMPTED))
-    request_items: list[Any] = field(default_factory=list)
+    request_items: Items = ()
     prefix_requested: bool = False
     """The request to the engine carries the tokens of the call that it continues."""
     admission: Any = None
@@ -102,7 +103,7 @@ async def resolve_parent(request_items: Items) -> LineageResolution | None:
     context = _context.get()
     if context is None:
         return None
-    context.request_items = list(request_items)
+    context.request_items = request_items
     if context.external_staging:
         from nemo_gym.token_id_capture.external_capture import admit_call  # this module is imported there
 
@@ -149,7 +150,7 @@ async def capture_tokens(response: Mapping[str, Any], request_messages: Items | 
     if context is None or context.external_staging or context.token_sink is None or context.captured:
         return None
     context.captured = True
-    items = context.request_items if request_messages is None else list(request_messages)
+    items = context.request_items if request_messages is None else request_messages
     try:
         fields = extract_token_fields(response)
         if fields is None:
@@ -194,7 +195,7 @@ def build_entry(
         parent_resolution=context.resolution.status.value,
         parent_resolution_reason=context.resolution.reason,
         opens_context=context.resolution.opens_context,
-        continuation_fingerprint=assistant_fingerprint([*request_items, *output_items]),
+        continuation_fingerprint=assistant_fingerprint(request_items, output_items),
         continuation_context_len=len(request_items),
         continuation_context_digest=conversation_digest(request_items),
         fingerprint_version=FINGERPRINT_VERSION,
@@ -242,16 +243,16 @@ def context_for(template: CaptureContext, rollout_id: str) -> CaptureContext:
 
 
 _call_numbers = itertools.count()
-_process_tag = ""
+
+
+@functools.cache
+def _process_tag(pid: int) -> str:
+    return f"{pid:x}-{uuid4().hex}"
 
 
 def _new_call_id() -> str:
     """Return a unique call id: random for the process, then counted, because random bytes cost a system call."""
-    global _process_tag
-    pid = f"{os.getpid():x}"
-    if not _process_tag.startswith(pid + "-"):  # also in a forked process
-        _process_tag = f"{pid}-{uuid4().hex}"
-    return f"mc_{_process_tag}_{next(_call_numbers):08x}"
+    return f"mc_{_process_tag(os.getpid())}_{next(_call_numbers):08x}"
 
 
 def is_continuation(context: CaptureContext) -> bool:

@@ -169,7 +169,7 @@ class RolloutLineage:
             if entry.context_len > len(request_items):
                 continue
             if entry.context_len not in digests:
-                digests[entry.context_len] = conversation_digest(request_items[: entry.context_len])
+                digests[entry.context_len] = conversation_digest(request_items, entry.context_len)
             if digests[entry.context_len] == entry.context_digest:
                 candidates.append(entry)
         if not candidates:
