@@ -31,7 +31,7 @@ SOURCES = [
     "responses_api_models",
 ]
 SERVER_KINDS = ("resources_servers", "responses_api_agents", "responses_api_models")
-SEPARATE_SUITES = ("peers", "publish", "browser", "docs")
+SEPARATE_SUITES = ("peers", "publish", "browser", "docs", "trainers")
 """Folders of `tests` that need an environment of other packages, or minutes."""
 VERSION_DEPENDENT_SUITES = (
     "capture", "cli", "compat", "config", "convert", "launch", "rollouts", "serve", "transport", "wire", "workers",

@@ -4,7 +4,6 @@ A subclass overrides `verify`, adds tools as `POST /<tool_name>` routes after `s
 the state of a rollout under the key `request.session[SESSION_ID_KEY]`, which the session cookie identifies.
 """
 
-import functools
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, ClassVar
@@ -20,7 +19,7 @@ from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNo
 from nemo_gym.reward_profile import AggregateMetricsMixin
 from nemo_gym.rollout_correlation import RolloutContextMiddleware
 from nemo_gym.serve.app import create_app
-from nemo_gym.serve.endpoints import async_handler, json_endpoint, resolved_signature
+from nemo_gym.serve.endpoints import answer_error, json_endpoint
 from nemo_gym.server_utils import BaseServer, SimpleServer
 from nemo_gym.wire.run_seed_verify import (
     BaseMultiRewardVerifyResponse,
@@ -57,28 +56,23 @@ def reward_check(verify: Callable[..., Any], server: str) -> Callable[..., Await
 
     A number that is not finite passes: it can be encoded, and the collector rejects it.
     """
-    call = async_handler(verify)
 
-    @functools.wraps(verify)
-    async def verify_and_check(*args: Any, **kwargs: Any) -> Any:
-        try:
-            answer = await call(*args, **kwargs)
-        except ValidationError as error:
-            problems = [problem for problem in error.errors(include_url=False) if problem["loc"] == ("reward",)]
-            if not problems:
-                raise
-            has_reward = problems[0]["type"] != "missing"
-            raise _invalid_reward(problems[0]["input"] if has_reward else None, server) from None
+    def raise_invalid_reward(error: ValidationError, *_: Any) -> None:
+        problems = [problem for problem in error.errors(include_url=False) if problem["loc"] == ("reward",)]
+        if not problems:
+            raise error
+        has_reward = problems[0]["type"] != "missing"
+        raise _invalid_reward(problems[0]["input"] if has_reward else None, server) from None
+
+    def check_reward(answer: Any) -> None:
         reward = answer.get("reward", 0.0) if isinstance(answer, dict) else getattr(answer, "reward", 0.0)
         if type(reward) is not float:
             try:
                 float(reward)  # for its error; a text such as "NaN" is accepted
             except (TypeError, ValueError, OverflowError):
                 raise _invalid_reward(reward, server) from None
-        return answer
 
-    verify_and_check.__signature__ = resolved_signature(verify)  # type: ignore[attr-defined]
-    return verify_and_check
+    return answer_error(verify, ValidationError, raise_invalid_reward, check_reward)
 
 
 def _invalid_reward(reward: Any, server: str) -> InvalidReward:

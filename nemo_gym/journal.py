@@ -217,7 +217,9 @@ class LineWriter:
             self._file = path.open("ab", buffering=0)
         except OSError as error:
             raise unwritable_file(path, error) from error
-        self._sync_error: OSError | None = None
+        self._failure: StoreError | None = None
+        """The error after which nothing more is written."""
+        self._is_in_place = True
 
     def append(self, line: bytes) -> int:
         """Append a line, which ends with a line break, and return the offset where it ends.
@@ -225,8 +227,11 @@ class LineWriter:
         Raises:
             StoreError: no part of the line is in the file, or an earlier sync failed.
         """
-        if self._sync_error is not None:
-            raise unwritable_file(self.path, self._sync_error)
+        if self._failure is not None:
+            raise self._failure
+        status = os.fstat(self._file.fileno())
+        if status.st_nlink == 0 or status.st_size < self._end or not self._is_in_place:
+            self._recover(line)
         try:
             written = 0
             while written < len(line):
@@ -247,8 +252,11 @@ class LineWriter:
             os.fsync(self._file.fileno())
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EROFS):  # a pipe, for example, cannot be synced
-                self._sync_error = error
+                self._failure = unwritable_file(self.path, error)
         self._synced_end = end
+
+    def _recover(self, line: bytes) -> None:
+        """Restore a file that another program deleted, replaced or cut, before `line` is appended; for subclasses."""
 
     def close(self) -> None:
         self.sync()

@@ -24,6 +24,7 @@ from perf import (
     inflight,
     live,
     rollouts,
+    samples,
     sandbox,
     startup,
     validate,
@@ -143,6 +144,11 @@ def export_figures(short: bool) -> list[Figure]:
     ]
 
 
+def sample_figures(short: bool) -> list[Figure]:
+    results = samples.measure(1_000 if short else samples.ROLLOUTS)
+    return [Figure("samples of 10,000 rollouts of 2,000 tokens", results["seconds"], samples.MAX_SECONDS)]
+
+
 def live_figures(short: bool) -> list[Figure]:
     results = live.measure(20_000 if short else live.ROLLOUTS)
     added = f"watch a rollout (floor {results['floor_us_per_rollout']:.1f} us)"
@@ -206,6 +212,7 @@ GROUPS: dict[str, Callable[[bool], list[Figure]]] = {
     "sandbox": sandbox_figures,
     "collate": collate_figures,
     "export": export_figures,
+    "samples": sample_figures,
     "collector": collector_figures,
     "aggregate": aggregate_figures,
     "live": live_figures,

@@ -90,6 +90,8 @@ class Run:
         self._head: AppListener | None = None
         self._token = run_token.choose_token()
         self._cell_group: CellGroup | None = None
+        self.lost_instances: set[str] = set()
+        """Instances that no process serves or will serve."""
         self._with_links = links
         self._start_time = time.time()
 
@@ -115,6 +117,7 @@ class Run:
         ]
         adopt_run_token(self.config, self._token)
         group = self._cell_group = CellGroup(self.instances, listeners, self._supervisor)
+        self.lost_instances = group.lost_instances
         self._limits = SharedLimits(as_dict(self.config), instances, self._cells)
         if self._log_dir:
             self._log_dir.mkdir(parents=True, exist_ok=True)
@@ -205,10 +208,6 @@ class Run:
     def _handle_lost(self, unit: ServerUnit) -> None:
         if self._cell_group is not None:
             self._cell_group.handle_lost(unit)
-
-    def lost_instances(self) -> set[str]:
-        """Return the instances that no process serves or will serve."""
-        return self._cell_group.lost_instances if self._cell_group else set()
 
     def blocking_handler(self, instance: str) -> RunningHandler | None:
         """Return the handler that blocks a process which serves an instance; None without one."""

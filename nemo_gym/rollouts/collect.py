@@ -19,6 +19,7 @@ from nemo_gym.keys import NG_PHASES_KEY, NG_SECONDS_KEY
 from nemo_gym.rollouts.attribution import ServerTypeOf, classify_error, is_call_timeout
 from nemo_gym.rollouts.outcome import (
     DEFAULT_RULE,
+    AnsweredJob,
     CancelledRollout,
     FailedRollout,
     Failure,
@@ -29,9 +30,10 @@ from nemo_gym.rollouts.outcome import (
     Phase,
     ScoringRule,
     classify_result,
+    has_model_answer,
     truncate_to_microseconds,
 )
-from nemo_gym.rollouts.refusals import RefusalBreaker, refusal_reason
+from nemo_gym.rollouts.refusals import RefusalBreaker, RefusalGroup, refusal_reason
 from nemo_gym.serve.process_status import Crash, RunningHandler
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.call_timing import phase_seconds, phases_from_error
@@ -129,6 +131,8 @@ class StopCondition:
     failures: int = 0
     refusal: Failure | None = field(default=None, init=False)
     """The refusal of a model endpoint that stopped the run."""
+    answers: dict[str, AnsweredJob] = field(default_factory=dict, init=False)
+    """By agent: the rollout sent last whose model calls succeeded; sent at 0 if that was in an earlier run."""
     lost_servers: set[str] = field(default_factory=set, init=False)
     """Servers that ended for good; rollouts that need them are not started."""
     reason: str | None = field(default=None, init=False)
@@ -143,6 +147,12 @@ class StopCondition:
         """Add the tokens of an attempt, scored or not, to those used."""
         self.tokens += StoredRollout(outcome.record).total_tokens
         self._check_tokens()
+
+    def record_answer(self, job: Job, sent_at: float) -> None:
+        """Record a rollout whose model calls succeeded."""
+        latest = self.answers.get(job.agent)
+        if latest is None or latest.sent_at <= sent_at:
+            self.answers[job.agent] = AnsweredJob(job, sent_at)
 
     def add_outcome(self, outcome: Outcome) -> None:
         """Count the final outcome of a rollout if it is a failure."""
@@ -198,8 +208,9 @@ NO_RETRIES = RolloutRetryPolicy()
 class ServerMonitor(Protocol):
     """What the process that runs the servers knows about crashes."""
 
+    @property
     def lost_instances(self) -> Collection[str]:
-        """Return the servers that ended and will not be restarted."""
+        """The servers that ended and will not be restarted."""
         ...
 
     def blocking_handler(self, instance: str) -> RunningHandler | None:
@@ -229,7 +240,9 @@ class AttemptRules:
 
     def lost_server(self, agent: str) -> str | None:
         """Return a lost server that the rollouts of an agent need; None if they can run."""
-        lost = self.monitor.lost_instances() if self.monitor is not None else ()
+        if self.monitor is None or not self.monitor.lost_instances:
+            return None
+        lost = self.monitor.lost_instances
         return next((name for name in self.needed_servers.get(agent, (agent,)) if name in lost), None)
 
     async def find_culprit(self, job: Job, failure: Failure, sent_at: float) -> tuple[Failure, int]:
@@ -292,7 +305,9 @@ async def collect(
     if concurrency < 1:
         raise ValueError(f"at least one rollout must be in flight, not {concurrency}")
     stop = stop or StopCondition()
-    workers = _WorkerContext(send, tuple(observers), store, rules or AttemptRules(), retries, stop, answered_job)
+    if answered_job is not None:
+        stop.record_answer(answered_job, 0.0)
+    workers = _WorkerContext(send, tuple(observers), store, rules or AttemptRules(), retries, stop)
     queue = iter(jobs)
 
     async def worker() -> None:
@@ -336,20 +351,17 @@ class _WorkerContext:
     rules: AttemptRules
     retries: RolloutRetryPolicy
     stop: StopCondition
-    answered_job: Job | None
 
     @cached_property
     def refusals(self) -> RefusalBreaker:
-        return RefusalBreaker(
-            self.stop, self.rules.in_flight, self._finish, self._report, self._send_again, self.answered_job
-        )
+        return RefusalBreaker(self.stop, self.rules.in_flight, self._finish, self._report, self._send_again)
 
     async def run(self, job: Job) -> None:
         """Send a job, retry it as the policy allows, and report its final outcome."""
         sent_at = time.monotonic()
         outcome = await attempt(job, self.send, self.rules, self.observers)
         attempts = 1
-        while (group := self.refusals.hold(outcome, sent_at)) is None:
+        while (group := self._hold_refusal(outcome, sent_at)) is None:
             if (pause := self._store_attempt(outcome, attempts)) is None:
                 self._report(outcome)
                 self.stop.add_outcome(outcome)
@@ -366,6 +378,14 @@ class _WorkerContext:
             await self.refusals.wait(group)
         if self.stop.is_immediate:
             raise _StopNow
+
+    def _hold_refusal(self, outcome: Outcome, sent_at: float) -> RefusalGroup | None:
+        """Record an answer, or hold back a refusal and return its group."""
+        if has_model_answer(outcome):
+            self.stop.record_answer(outcome.job, sent_at)
+            if not self.refusals.groups:
+                return None
+        return self.refusals.hold(outcome, sent_at)
 
     async def _send_again(self, job: Job) -> Outcome:
         """Send a job that was answered before; its outcome is not stored, but its tokens count."""
@@ -404,13 +424,15 @@ async def attempt(job: Job, send: Send, rules: AttemptRules, on_cancel: Iterable
     for resends in itertools.count():
         start_time = time.monotonic()
         try:
-            with rules.in_flight.sending(job):
-                try:
-                    result = await send(job)
-                    break
-                except Exception as error:
-                    failed = _failed_attempt(job, error, time.monotonic() - start_time, rules, rule)
-                    failure, max_resends = await rules.find_culprit(job, failed.failure, start_time)
+            rules.in_flight.begin(job)
+            try:
+                result = await send(job)
+                break
+            except Exception as error:
+                failed = _failed_attempt(job, error, time.monotonic() - start_time, rules, rule)
+                failure, max_resends = await rules.find_culprit(job, failed.failure, start_time)
+            finally:
+                rules.in_flight.end(job)
         except asyncio.CancelledError:
             for observer in on_cancel:
                 observer(CancelledRollout(job))

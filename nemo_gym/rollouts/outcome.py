@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from nemo_gym.errors import GymError
 from nemo_gym.keys import (
@@ -160,6 +160,23 @@ class CancelledRollout:
 
 
 Outcome = ScoredRollout | FailedRollout | LimitedRollout | CancelledRollout
+
+_KINDS_AFTER_ANSWER = frozenset({FailureKind.VERIFIER_ERROR, FailureKind.INVALID_REWARD})
+"""Failures of rollouts whose model calls succeeded."""
+
+
+def has_model_answer(outcome: Outcome) -> bool:
+    """Return whether the model calls of a rollout succeeded."""
+    if isinstance(outcome, FailedRollout):
+        return outcome.failure.kind in _KINDS_AFTER_ANSWER and outcome.failure.refusal_status is None
+    return not isinstance(outcome, CancelledRollout)
+
+
+class AnsweredJob(NamedTuple):
+    """A job whose model calls succeeded, and when it was sent."""
+
+    job: Job
+    sent_at: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,31 +103,16 @@ class GuardedWriter(LineWriter):
             raise
         self._closing = contextlib.ExitStack()
         """Closes files that were deleted, at the end: the sync thread may still use them."""
-        self._is_out_of_place = False
-        self._loss: StoreError | None = None
-        """The error after which nothing more is written."""
-
-    def append(self, line: bytes) -> int:
-        """Append a line; see `LineWriter.append`.
-
-        Raises:
-            StoreError: the line cannot be written, or another program replaced or cut the file.
-        """
-        if self._loss is not None:
-            raise self._loss
-        status = os.fstat(self._file.fileno())
-        is_deleted, is_cut = status.st_nlink == 0, status.st_size < self._end
-        if is_deleted or is_cut or self._is_out_of_place:
-            self._recover(line)
-        return super().append(line)
+        self._is_lost = False
+        """True after the file was replaced or cut."""
 
     def sync(self) -> None:
-        self._is_out_of_place = not self._restorable.is_in_place()  # the next `append` recovers, on the writer's thread
+        self._is_in_place = self._restorable.is_in_place()  # if not, the next `append` recovers, on the writer's thread
         super().sync()
 
     def close(self) -> None:
         try:
-            if self._loss is None:  # the file may have been deleted, replaced or cut after the last line
+            if not self._is_lost:  # the file may have been deleted, replaced or cut after the last line
                 self._recover()
         finally:
             super().close()
@@ -140,24 +125,27 @@ class GuardedWriter(LineWriter):
         Raises:
             StoreError: the file was replaced or cut; the lines that can still be read are saved, and `line` with them.
         """
-        self._is_out_of_place = False
+        self._is_in_place = True
         if self._restorable.is_in_place():
             status = os.fstat(self._file.fileno())
             if stat.S_ISREG(status.st_mode) and status.st_size < self._end:
-                self._loss = self._save_cut_file(status.st_size, line)
+                self._raise_loss(self._save_cut_file(status.st_size, line))
         elif self._restorable.restore_if_deleted():
             self._closing.callback(self._restorable.close)
             self._closing.callback(self._file.close)
             self._restorable, self._file = RestorableFile(self.path), self.path.open("ab", buffering=0)
         else:
-            self._loss = self._save_replaced_file(line)
-        if self._loss is not None:
-            raise self._loss
+            self._raise_loss(self._save_replaced_file(line))
+
+    def _raise_loss(self, error: StoreError) -> None:
+        self._is_lost = True
+        self._failure = error
+        raise error
 
     def _save_cut_file(self, size: int, line: bytes) -> StoreError:
         """Append `line` to what is left of the file, and return the error to raise."""
         earlier_end, self._end = self._end, repair(self.path)  # removes a line that was cut in two
-        super().append(line)
+        self.append(line)
         return StoreError(
             f"another program cut this file from {earlier_end:,} to {size:,} bytes during the run",
             where=str(self.path),

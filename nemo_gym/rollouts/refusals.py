@@ -22,14 +22,13 @@ from nemo_gym.config.instances import server_instances
 from nemo_gym.errors import GymError
 from nemo_gym.rollouts.outcome import (
     ROW_STATUSES,
+    AnsweredJob,
     CancelledRollout,
     FailedRollout,
     Failure,
-    FailureKind,
     Job,
-    LimitedRollout,
     Outcome,
-    ScoredRollout,
+    has_model_answer,
 )
 from nemo_gym.transport.event_loop import is_cancelled
 
@@ -42,9 +41,6 @@ MAX_GROUPS = 64
 REPORT_SECONDS = 5.0
 """Time without a decision after which the log says that the run waits for it."""
 LONGEST_TEXT = 200
-
-_KINDS_AFTER_ANSWER = frozenset({FailureKind.VERIFIER_ERROR, FailureKind.INVALID_REWARD})
-"""Failures of rollouts whose model calls succeeded."""
 
 _CODE_OF_ROW = re.compile(
     r"\b(?:context_length_exceeded|exceed_context_size_error|(?:string|array)_above_max_length|tokens_limit_reached"
@@ -96,6 +92,10 @@ class RefusedRun(Protocol):
     max_failures: int | None
     failures: int
     reason: str | None
+    answers: dict[str, AnsweredJob]
+
+    def record_answer(self, job: Job, sent_at: float) -> None:
+        """Record a rollout whose model calls succeeded."""
 
     def refuse(self, failure: Failure) -> None:
         """Stop the run because a model endpoint refuses it."""
@@ -140,7 +140,7 @@ class RefusalBreaker:
     """Holds refusals back until it is known whether the endpoint refuses rows or the run.
 
     `finish` receives the outcomes once that is known; `cancel` receives those that are abandoned before. `send` makes
-    an attempt whose outcome is not stored. `answered_job` is a job that an earlier run scored, if there is one.
+    an attempt whose outcome is not stored.
     """
 
     def __init__(
@@ -150,34 +150,30 @@ class RefusalBreaker:
         finish: Callable[[Outcome], None],
         cancel: Callable[[Outcome], None],
         send: Callable[[Job], Awaitable[Outcome]],
-        answered_job: Job | None = None,
     ) -> None:
         self._stop = stop
         self._in_flight = in_flight
         self._finish = finish
         self._cancel = cancel
         self._send = send
-        self._answered_jobs = {answered_job.agent: answered_job} if answered_job is not None else {}
-        """By agent: a job whose model calls succeeded."""
-        self._groups: dict[GroupKey, RefusalGroup] = {}
-        self._answered_sent_at: dict[str, float] = {}
-        """By agent: when the latest rollout whose model calls succeeded was sent."""
+        self.groups: dict[GroupKey, RefusalGroup] = {}
+        """The refusals that are held back."""
 
     def hold(self, outcome: Outcome, sent_at: float) -> RefusalGroup | None:
         """Hold back a refusal of a rollout sent at `sent_at` and return its group; None for any other outcome."""
-        if _has_answer(outcome):
-            self._record_answer(outcome.job, sent_at)
+        if has_model_answer(outcome):
+            self._finish_before(outcome.job.agent, sent_at)
         if not isinstance(outcome, FailedRollout) or outcome.failure.refusal_status is None:
             return None
         failure, agent = outcome.failure, outcome.job.agent
         if _is_reason_in_row(failure):
             return None
         key = (agent, failure.server, _refusal_signature(failure))
-        if key not in self._groups:
-            if len(self._groups) >= MAX_GROUPS:
-                self._close_group(next(iter(self._groups)))
-            self._groups[key] = RefusalGroup(agent, failure)
-        group = self._groups[key]
+        if key not in self.groups:
+            if len(self.groups) >= MAX_GROUPS:
+                self._close_group(next(iter(self.groups)))
+            self.groups[key] = RefusalGroup(agent, failure)
+        group = self.groups[key]
         group.held.append(HeldRefusal(outcome, sent_at, time.monotonic()))
         max_failures = self._stop.max_failures
         if max_failures is not None and self._stop.failures + len(group.held) >= max_failures:  # stops in any case
@@ -201,48 +197,49 @@ class RefusalBreaker:
 
     async def check(self) -> None:
         """Stop the run if enough refusals are identical and no rollout that could disprove them is in flight."""
-        if not self._groups:
+        if not self.groups:
             return
-        for key, group in list(self._groups.items()):
-            if not len(self._in_flight) and key in self._groups and self._has_enough_refusals(group):
+        for key, group in list(self.groups.items()):
+            if not len(self._in_flight) and key in self.groups and self._has_enough_refusals(group):
                 await self._stop_if_refused(key)
 
     async def close(self) -> None:
         """Decide about the refusals that are still held back at the end of the run."""
-        for key, group in list(self._groups.items()):
-            sent_at, count = self._answered_sent_at.get(group.agent), len(group.held)
-            if key not in self._groups:
+        for key, group in list(self.groups.items()):
+            sent_at, count = self._answered_sent_at(group.agent), len(group.held)
+            if key not in self.groups:
                 continue  # the answer to a rollout that was sent again has decided about this group, too
             if group.may_be_of_row and sent_at and (count == 1 or group.possible_run_refusals(sent_at) < count):
                 # The endpoint answered other rollouts, and either refused a single row or answered after a refusal.
                 self._close_group(key)
-            elif group.may_be_of_row and group.agent not in self._answered_jobs:
+            elif group.may_be_of_row and group.agent not in self._stop.answers:
                 self._close_group(key, of_run=True)
             else:
                 await self._stop_if_refused(key)
 
     def abandon(self) -> None:
         """Report the rollouts that are held back as cancelled."""
-        for group in self._groups.values():
+        for group in self.groups.values():
             for refusal in group.held:
                 self._cancel(CancelledRollout(refusal.outcome.job))
-        self._groups.clear()
+        self.groups.clear()
 
     def _has_enough_refusals(self, group: RefusalGroup) -> bool:
-        answered_sent_at = self._answered_sent_at.get(group.agent, 0.0)
-        return group.possible_run_refusals(answered_sent_at) >= ENOUGH_REFUSALS
+        return group.possible_run_refusals(self._answered_sent_at(group.agent)) >= ENOUGH_REFUSALS
 
-    def _record_answer(self, job: Job, sent_at: float) -> None:
-        """Record a rollout whose model calls succeeded. Refusals before `sent_at` are therefore problems of rows."""
-        agent = job.agent
-        self._answered_jobs[agent] = job
-        self._answered_sent_at[agent] = max(sent_at, self._answered_sent_at.get(agent, sent_at))
-        for key, group in list(self._groups.items()):
+    def _answered_sent_at(self, agent: str) -> float:
+        """Return when the latest rollout whose model calls succeeded was sent; 0 without one in this run."""
+        answer = self._stop.answers.get(agent)
+        return 0.0 if answer is None else answer.sent_at
+
+    def _finish_before(self, agent: str, sent_at: float) -> None:
+        """Finish the refusals before `sent_at`, when a rollout was sent that got an answer: their rows are at fault."""
+        for key, group in list(self.groups.items()):
             if group.agent == agent:
                 earlier = [refusal for refusal in group.held if refusal.refused_at < sent_at]
                 group.held = [refusal for refusal in group.held if refusal.refused_at >= sent_at]
                 if not group.held:
-                    del self._groups[key]
+                    del self.groups[key]
                 if not self._has_enough_refusals(group):
                     group.released.set()
                     group.released = asyncio.Event()  # for workers that wait from now on
@@ -251,7 +248,7 @@ class RefusalBreaker:
 
     def _close_group(self, key: GroupKey, *, of_run: bool = False) -> RefusalGroup:
         """Record the refusals of a group as failures of their rows; if `of_run`, these do not count as attempts."""
-        group = self._groups.pop(key)
+        group = self.groups.pop(key)
         group.released.set()
         for outcome, _, _ in group.held:
             failure = replace(outcome.failure, retryable=True, is_refusal_of_run=True) if of_run else outcome.failure
@@ -264,27 +261,21 @@ class RefusalBreaker:
 
     async def _stop_if_refused(self, key: GroupKey) -> None:
         """Stop the run, unless rows may be at fault and the endpoint answers a rollout that it answered before."""
-        group = self._groups[key]
-        job = self._answered_jobs.get(group.agent)
-        if group.may_be_of_row and job is not None and self._stop.reason is None:
-            sent_at = time.monotonic()
+        group = self.groups[key]
+        answer = self._stop.answers.get(group.agent)
+        if group.may_be_of_row and answer is not None and self._stop.reason is None:
+            job, sent_at = answer.job, time.monotonic()
             try:
                 outcome = await self._send(job.with_attempt(job.key.attempt + 1))
             except asyncio.CancelledError:
                 if is_cancelled():  # otherwise the run ends and sends nothing more
                     raise
             else:
-                if _has_answer(outcome):
-                    self._record_answer(job, sent_at)
-        if self._groups.get(key) is group:
+                if has_model_answer(outcome):
+                    self._stop.record_answer(job, sent_at)
+                    self._finish_before(job.agent, sent_at)
+        if self.groups.get(key) is group:
             self._stop_run(key)
-
-
-def _has_answer(outcome: Outcome) -> bool:
-    """Return whether the model calls of a rollout succeeded."""
-    if isinstance(outcome, FailedRollout):
-        return outcome.failure.kind in _KINDS_AFTER_ANSWER and outcome.failure.refusal_status is None
-    return isinstance(outcome, ScoredRollout | LimitedRollout)
 
 
 def _is_reason_in_row(failure: Failure) -> bool:

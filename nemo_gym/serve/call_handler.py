@@ -45,7 +45,7 @@ from nemo_gym.serve.process_status import handler_label, handler_name, run_handl
 from nemo_gym.serve.session import COOKIE_ATTRIBUTES, SessionMiddleware, cookie_values
 from nemo_gym.transport import call_timing, deadlines
 from nemo_gym.transport.asgi import collect_reply, run_app, scope_of, write_reply
-from nemo_gym.transport.event_loop import result_or_error
+from nemo_gym.transport.event_loop import handler_error
 from nemo_gym.wire.call_reply import Call, Reply, encode_model
 from nemo_gym.wire.stored_rollout import RolloutId
 
@@ -167,11 +167,10 @@ class CallHandler:
             # A model of the sender: its fields, or the model as JSON, become the input of the receiver.
             fields = plan.body_fields.extract(body) if plan.body_fields is not None else None
             body = call.body_bytes() if fields is None else fields
+        label = self._label(plan, call.rollout)
         if alarm is None:
-            outcome = self._run_within_deadline(call, plan, body, prefix)
-        else:
-            outcome = self._run(call, plan, body, alarm, prefix)
-        return run_handler(outcome, self._label(plan, call.rollout), Context())  # type: ignore[arg-type]  # always a Reply, because no `request` is passed
+            return run_handler(self._run_within_deadline(call, plan, body, prefix), label, Context())  # type: ignore[arg-type]  # a Reply, because no `request` is passed
+        return run_handler(self._run(call, plan, body, alarm, prefix), label, Context(), alarm.task)  # type: ignore[arg-type]
 
     async def serve_http(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Answer an HTTP request to a plain JSON endpoint; False if the app's ASGI stack must answer it."""
@@ -274,7 +273,7 @@ class CallHandler:
                 session = self.sessions.open_session(() if cookie is None else (cookie,), plan.route.path)
             if request is None and plan.request_name is not None:
                 request = CallRequest(self, call, plan, session)
-            result: Any = await result_or_error(_call_endpoint(plan, body, request))
+            result: Any = await _call_endpoint(plan, body, request)
         except SessionLost as error:
             result = error
         if request is not None:
@@ -309,12 +308,17 @@ class CallHandler:
         return scope | self.router.route_scope(plan) | {"app": self.app}
 
 
-async def _call_endpoint(plan: EndpointPlan, body: Any, request: GymRequest | None) -> Response | BaseModel | bytes:
-    """Validate the body, which is read from the request if it is None; call the handler and return the result."""
-    if plan.body is not None:
-        body = plan.validate_body(await request.body() if body is None and request is not None else body)
-    injected = plan.new_response() if plan.response_name is not None else None
-    return plan.result(await plan.handler(**plan.arguments(body, request, injected)), injected)
+async def _call_endpoint(
+    plan: EndpointPlan, body: Any, request: GymRequest | None
+) -> Response | BaseModel | bytes | BaseException:
+    """Validate the body, which is read from the request if it is None; return the result or error of the handler."""
+    try:
+        if plan.body is not None:
+            body = plan.validate_body(await request.body() if body is None and request is not None else body)
+        injected = plan.new_response() if plan.response_name is not None else None
+        return plan.result(await plan.handler(**plan.arguments(body, request, injected)), injected)
+    except BaseException as error:
+        return await handler_error(error)
 
 
 def _as_response(result: Any) -> Response | BaseException:

@@ -135,16 +135,23 @@ def _add_fields(json_object: bytes, fields: Mapping[str, Any]) -> bytes:
     return b"".join((json_object[:-1], separator, json_bytes(dict(fields))[1:]))
 
 
-def answer_error(handler: Handler, error_class: type[Exception], answer: Callable[..., Any]) -> Handler:
-    """Wrap a handler so that an `error_class` it raises becomes the answer `answer(error, *arguments)`."""
+def answer_error(
+    handler: Handler,
+    error_class: type[Exception],
+    answer: Callable[..., Any],
+    check: Callable[[Any], None] = lambda _: None,
+) -> Handler:
+    """Wrap a handler: an `error_class` it raises becomes `answer(error, *arguments)`; `check` may reject a result."""
     call = async_handler(handler)
 
     @functools.wraps(handler)
     async def call_or_answer(*args: Any, **kwargs: Any) -> Any:
         try:
-            return await call(*args, **kwargs)
+            result = await call(*args, **kwargs)
         except error_class as error:
             return answer(error, *args, *kwargs.values())
+        check(result)
+        return result
 
     call_or_answer.__signature__ = resolved_signature(handler)  # type: ignore[attr-defined]
     return call_or_answer
@@ -199,20 +206,15 @@ class BodyFields:
     @classmethod
     def of(cls, declared: FieldInfo) -> "BodyFields | None":
         """Return the fields of a declared body; None unless it is a model without aliases that reads no raw input."""
-        model = declared.annotation
-        if (
-            not inspect.isclass(model)
-            or not issubclass(model, BaseModel)
-            or declared.metadata
-            or _reads_raw_input(model)
-        ):
+        model: Any = declared.annotation
+        if not _is_model_class(declared) or _reads_raw_input(model):
             return None
         fields = model.model_fields
         if any(field.alias or field.validation_alias for field in fields.values()):
             return None
         model_classes = {name: field.annotation for name, field in fields.items() if _is_model_class(field)}
         ignores_extra = model.model_config.get("extra", "ignore") == "ignore"
-        return cls(model_classes, frozenset(fields) if ignores_extra else None)  # type: ignore[arg-type]
+        return cls(model_classes, frozenset(fields) if ignores_extra else None)
 
     def extract(self, sender: BaseModel) -> dict[str, Any] | None:
         """Return the fields of `sender` as input for the receiver; None if the class of `sender` is not trusted."""
@@ -275,7 +277,6 @@ class EndpointPlan:
             RequestValidationError: the body is missing or invalid (422), in the format of FastAPI.
             HTTPException: the body is too long (413).
         """
-        assert self.body is not None
         if type(body) is bytes:
             _check_body_size(len(body))
             body = _parse_body(body)

@@ -97,13 +97,11 @@ class ProcessStatus:
     """The status of this process; private memory until `share`."""
 
     def __init__(self) -> None:
-        self.label = NO_LABEL
-        """The label of the running handler."""
         self._map(mmap.mmap(-1, PAGE_BYTES))
 
     def _map(self, page: mmap.mmap) -> None:
         view = memoryview(page)
-        self._beat, self.shared_label = view[:_WORD].cast("d"), view[_WORD : _WORD + LABEL_BYTES]
+        self._beat, self.label = view[:_WORD].cast("d"), view[_WORD : _WORD + LABEL_BYTES]
 
     def share(self, fd: int) -> None:
         """Use the shared memory `fd`, and write the stacks of all threads there on `STACK_SIGNAL`."""
@@ -119,7 +117,7 @@ class ProcessStatus:
 
     def running_handler(self) -> RunningHandler | None:
         """Return the handler that is running; None outside any request."""
-        return _read_label(self.label)
+        return _read_label(bytes(self.label))
 
 
 own_status = ProcessStatus()
@@ -190,48 +188,58 @@ class run_handler(Generic[Result]):  # noqa: N801 - awaited like a function, onc
     `CancelledError` is delivered to it, and the task no longer counts as cancelled.
     """
 
-    __slots__ = ("_context", "_coroutine", "_label")
+    __slots__ = ("_context", "_coroutine", "_label", "_task")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Result], label: bytes, context: Context | None = None) -> None:
+    def __init__(
+        self,
+        coroutine: Coroutine[Any, Any, Result],
+        label: bytes,
+        context: Context | None = None,
+        task: "asyncio.Task[Any] | None" = None,
+    ) -> None:
+        """Prepare the run. `task`, the running task, saves looking it up."""
         self._coroutine = coroutine
         self._label = label
         self._context = context
+        self._task = task
 
     def __await__(self) -> Generator[Any, Any, Result]:
         """Step the coroutine; yield its futures to the event loop, and send results and errors back to it."""
         step = _call if self._context is None else self._context.run
-        coroutine, label, status = self._coroutine, self._label, own_status
-        caller, task = status.label, asyncio.current_task()
+        coroutine, label, shown = self._coroutine, self._label, own_status.label
+        task = self._task or asyncio.current_task()
         assert task is not None
+        caller = bytes(shown)
         own_cancels = 0  # cancellations of the task by the coroutine
-        status.label = status.shared_label[:] = label
         cancels = task.cancelling()
+        shown[:] = label
         try:
             future = step(coroutine.send, None)
             while True:
-                status.label = status.shared_label[:] = caller
+                shown[:] = caller
                 if task.cancelling() > cancels:
                     own_cancels += task.cancelling() - cancels
                 try:
                     value = yield future
                 except GeneratorExit:
-                    status.label = status.shared_label[:] = label
+                    shown[:] = label
                     step(coroutine.close)
                     raise
                 except BaseException as error:  # usually a cancellation, which the coroutine must handle
-                    status.label = status.shared_label[:] = label
+                    shown[:] = label
                     own_cancels = _forget_cancellations(task, own_cancels)
                     cancels = task.cancelling()
                     future = step(coroutine.throw, error)
                 else:
-                    status.label = status.shared_label[:] = label
+                    shown[:] = label
                     cancels = task.cancelling()
                     future = step(coroutine.send, value)
         except StopIteration as returned:
             result: Result = returned.value
         finally:
-            status.label = status.shared_label[:] = caller
-        own_cancels += max(0, task.cancelling() - cancels)
+            shown[:] = caller
+        if task.cancelling() > cancels:
+            own_cancels += task.cancelling() - cancels
         if own_cancels:
             cancels = task.cancelling()
             with suppress(asyncio.CancelledError):

@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, Generic, Literal, TypeVar, get_args
-from uuid import NAMESPACE_URL, uuid4, uuid5
+from uuid import NAMESPACE_URL, uuid5
 
 import orjson
 from itsdangerous import BadData, TimestampSigner
@@ -94,14 +94,20 @@ def cookie_name(key: str) -> str:
 
 
 def new_session_id() -> str:
-    return str(uuid4())
+    """Return 32 random hexadecimal digits; a UUID takes four times as long to create."""
+    return secrets.token_hex(16)
 
 
-class OneShotHMAC(SigningAlgorithm):
-    """HMAC-SHA1 in one OpenSSL call, twice as fast as the implementation of itsdangerous."""
+class PrekeyedHMAC(SigningAlgorithm):
+    """HMAC-SHA1 that processes the key once, not for every signature as the implementation of itsdangerous does."""
 
-    def get_signature(self, key: bytes, value: bytes) -> bytes:
-        return hmac.digest(key, value, "sha1")
+    def __init__(self, key: bytes) -> None:
+        self._keyed = hmac.new(key, digestmod="sha1")
+
+    def get_signature(self, key: bytes, value: bytes) -> bytes:  # noqa: ARG002 - always the key of the constructor
+        signature = self._keyed.copy()
+        signature.update(value)
+        return signature.digest()
 
 
 class SessionCodec:
@@ -113,7 +119,7 @@ class SessionCodec:
 
     def __init__(self, secret: str, salt: str, clock: Any = time.time, life: str = "") -> None:
         key = TimestampSigner(secret, salt=f"nemo-gym-session:{salt}").derive_key()
-        self._signer = TimestampSigner(key, key_derivation="none", algorithm=OneShotHMAC())
+        self._signer = TimestampSigner(key, key_derivation="none", algorithm=PrekeyedHMAC(key))
         self._clock = clock
         self._life = life
         # Cookie and time of signing, by session id; least recently used first.

@@ -4,9 +4,12 @@
 - `samples`: build them from the token fields of a record
 - `parity`: compare the engine's log-probs with the trainer's
 - `files`: write and read them as JSON lines, Parquet or an Arrow table
+- `advantages`: rewards relative to the group
+- `adapters`: rollouts in the form that each trainer reads
 - `export`: the command `gym dataset export --format samples`
 """
 
+from nemo_gym.training.advantages import group_advantages
 from nemo_gym.training.files import read_samples, samples_table, write_samples
 from nemo_gym.training.parity import Parity, ParityError, check_parity
 from nemo_gym.training.samples import BrokenPrompt, TokenFieldsError, rollout_of, samples_of
@@ -21,6 +24,7 @@ __all__ = [
     "Span",
     "TokenFieldsError",
     "check_parity",
+    "group_advantages",
     "read_samples",
     "rollout_of",
     "samples_of",

@@ -202,8 +202,13 @@ class CellLink:
 
 def _call_head(number: int, instance: str, call: Call) -> dict[str, Any]:
     """Return the head of the frame that carries a call."""
-    head: dict[str, Any] = {"id": number, "call": instance}
-    head |= {"method": call.method, "url": call.base_url, "path": call.path}
+    head: dict[str, Any] = {
+        "id": number,
+        "call": instance,
+        "method": call.method,
+        "url": call.base_url,
+        "path": call.path,
+    }
     if call.seconds is not None:
         head["seconds"] = deadlines.seconds_for_callee(call.seconds)
     if call.headers:

@@ -23,7 +23,13 @@ from yarl import URL
 from nemo_gym.errors import ServerUnreachable, SessionLost
 from nemo_gym.transport.asgi import call_url, request_headers
 from nemo_gym.transport.large_bodies import LARGE_BYTES, MAX_ERROR_BYTES, limits, too_long
-from nemo_gym.transport.response_errors import ERROR_HEADER, FAILED_HEADER, invalid_reply, naming_callee
+from nemo_gym.transport.response_errors import (
+    ERROR_HEADER,
+    FAILED_HEADER,
+    invalid_reply,
+    naming_callee,
+    raise_named_error,
+)
 from nemo_gym.wire.call_reply import Call, Reply, parse_lenient_json
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -350,9 +356,12 @@ async def get_response_json(response: ClientResponse | Any) -> Any:
     Raises:
         InvalidReply: the body of a server's response is not JSON or breaks off. It is a `json.JSONDecodeError`.
     """
-    if isinstance(response, LocalResponse | ClientResponse):
-        with naming_callee(response):
+    if isinstance(response, (LocalResponse, ClientResponse)):
+        try:
             return _parse_body(await read_body(response))
+        except Exception as error:
+            raise_named_error(error, response)
+            raise
     body = await _try_read_body(response)
     if body is not None:
         return _parse_body(body)

@@ -45,21 +45,26 @@ def is_cancelled() -> bool:
 
 
 async def result_or_error(work: Awaitable[Item]) -> Item | BaseException:
-    """Return the result of a handler, or the exception of any class that it raised.
-
-    If other code cancels the running task, `CancelledError` is raised. If the handler does, the wait lets `run_handler`
-    (`serve.process_status`) find out, and the error is returned. A returned `GeneratorExit` comes from the handler:
-    closing this coroutine also closes its awaiter, so that no code receives the returned value.
-    """
+    """Return the result of a handler, or the exception of any class that it raised (see `handler_error`)."""
     try:
         return await work
     except BaseException as error:
-        if isinstance(error, asyncio.CancelledError) and is_cancelled():
-            with suppress(asyncio.CancelledError):
-                await asyncio.sleep(0)
-            if is_cancelled():
-                raise
-        return error
+        return await handler_error(error)
+
+
+async def handler_error(error: BaseException) -> BaseException:
+    """Return an exception caught from a handler. If other code cancels the running task, raise `CancelledError`.
+
+    If the handler cancels the task, the wait lets `run_handler` (`serve.process_status`) find out, and the error is
+    returned. The caller must return the error at once. A returned `GeneratorExit` then comes from the handler: closing
+    the caller also closes its awaiter, so that no code receives the returned value.
+    """
+    if isinstance(error, asyncio.CancelledError) and is_cancelled():
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        if is_cancelled():
+            raise error
+    return error
 
 
 class SlotQueue:

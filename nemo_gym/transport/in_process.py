@@ -103,9 +103,10 @@ async def request(
     moment = deadlines.deadline_moment()
     if moment is None:
         moment = now + http_sessions.settings().request_timeout_seconds
-    for seconds in (limit, timeout):
-        if seconds is not None:
-            moment = min(moment, now + seconds)
+    if limit is not None and now + limit < moment:
+        moment = now + limit
+    if timeout is not None and now + timeout < moment:
+        moment = now + timeout
     left = max(0.0, moment - now)
     call = Call(method.upper(), base_url, path, body, headers, cookies, callee, rollout, left)
     outer = deadlines.current_alarm()

@@ -77,15 +77,17 @@ class naming_callee:  # noqa: N801 - called like a function, for every response
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, Exception) and not isinstance(error, GymError):
-            _raise_named_error(error, self._response)
+        if isinstance(error, Exception):
+            raise_named_error(error, self._response)
 
 
-def _raise_named_error(error: Exception, response: Any) -> None:
+def raise_named_error(error: Exception, response: Any) -> None:
     """Raise the error that names the server; return if `error` is of another kind or the server is unknown.
 
     A timeout is always a `DeadlineExceeded`, and names at least the URL.
     """
+    if isinstance(error, GymError):
+        return
     server = _callee(response)
     if isinstance(error, TimeoutError):
         where = server or str(getattr(response, "url", "")) or None

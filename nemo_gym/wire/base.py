@@ -282,7 +282,9 @@ class TokenIDLogProbMixin(BaseModel):
 
 def has_token_fields(item: Mapping[str, Any]) -> bool:
     """Return whether any token field is set. Null counts as not set."""
-    return any(item[name] is not None for name in TOKEN_METADATA_FIELDS.intersection(item))
+    if TOKEN_METADATA_FIELDS.isdisjoint(item):
+        return False
+    return any(item.get(name) is not None for name in TOKEN_FIELDS)
 
 
 def check_token_fields(item: Mapping[str, Any]) -> None:

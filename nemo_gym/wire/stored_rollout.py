@@ -210,7 +210,7 @@ def _required_index(row: Mapping[str, Any], name: str) -> int:
 
 
 def _token_count(value: Any) -> int:
-    return min(max(0, value), _MAX_TOKENS) if isinstance(value, int) and not isinstance(value, bool) else 0
+    return min(value, _MAX_TOKENS) if type(value) is int and value > 0 else 0  # not a bool
 
 
 def mark_invalid_reward(record: Row) -> Row:

@@ -163,7 +163,9 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             return SimpleAgentVerifyResponse.model_validate({**dict(body), **skipped})
         reply = await self._reply(self.config.resources_server.name, "/verify", body, session)
         result = getattr(reply, "model", None)  # a server in this process returns the object itself
-        if not isinstance(result, BaseVerifyResponse):
+        if isinstance(result, BaseVerifyResponse):
+            result = {**vars(result), **(result.model_extra or {})}
+        else:
             result = await get_response_json(reply)
         try:
             return SimpleAgentVerifyResponse.model_validate(dict(result))

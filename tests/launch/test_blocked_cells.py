@@ -211,15 +211,15 @@ async def test_a_server_that_is_given_up_refuses_calls_at_once(
 
     async with Run(config_for(tmp_path, hosting), [tmp_path]) as run:
         for _ in range(8):
-            if not run.lost_instances():
+            if not run.lost_instances:
                 await caller.failure(run, "bad", "/die")
-        await wait_until(run.lost_instances)
+        await wait_until(lambda: run.lost_instances)
         problem = await caller.failure(run, "bad", "/who")
         port = next(instance.port for instance in run.instances if instance.name == "bad")
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port), timeout=10).close()
         fine = await caller.call(run, "fine", "/who")
-        lost = set(run.lost_instances())
+        lost = set(run.lost_instances)
 
     assert lost == {"bad"}
     assert problem.where == "bad"

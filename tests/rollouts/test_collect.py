@@ -317,12 +317,9 @@ class Monitor:
 
     def __init__(self, *crashes, lost=(), blocked=()):
         self.crashes = crashes
-        self.lost = set(lost)
+        self.lost_instances = set(lost)
         self.blocked = set(blocked)
         self.since = []
-
-    def lost_instances(self):
-        return self.lost
 
     def blocking_handler(self, instance):
         return self.crashes[0].handler if instance in self.blocked else None
@@ -485,7 +482,7 @@ async def test_rollouts_of_a_server_that_was_given_up_are_left_for_a_resume():
 
     async def send(job):
         if job.agent == "a":
-            monitor.lost.add("env")
+            monitor.lost_instances.add("env")
             raise ServerUnreachable("ended and will not be restarted", where="env")
         return {"reward": 1.0, **SAID}
 

@@ -73,7 +73,7 @@ async def test_the_handler_that_executes_is_named_at_every_step() -> None:
         tasks.create_task(other())
 
     assert [name for name in seen if name is not None] == ["inner", "inner", "outer"]
-    assert own_status.label == NO_LABEL
+    assert bytes(own_status.label) == NO_LABEL
 
 
 async def test_a_handler_that_raises_leaves_no_name_behind() -> None:
