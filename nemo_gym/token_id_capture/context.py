@@ -21,6 +21,7 @@ from nemo_gym.token_id_capture.fingerprint import (
     conversation_digest,
 )
 from nemo_gym.token_id_capture.lineage import (
+    CachedCall,
     LineageResolution,
     LineageResolver,
     ParentResolutionStatus,
@@ -34,10 +35,11 @@ from nemo_gym.token_id_capture.protocols import TokenSink
 from nemo_gym.token_id_capture.records import (
     TokenEntry,
     TokenFields,
+    digest_of_packed,
     extract_token_fields,
+    pack_ids,
     response_to_output_items,
     strip_token_fields,
-    token_digest,
 )
 from nemo_gym.token_id_capture.store import TokenCaptureStore
 
@@ -64,6 +66,8 @@ class CaptureContext:
     request_items: Items = ()
     prefix_requested: bool = False
     """The request to the engine carries the tokens of the call that it continues."""
+    has_prefix: bool = False
+    """The prompt of the engine begins with these tokens."""
     admission: Any = None
     """With external staging: the `CaptureAdmission` for the worker."""
     commit: Any = None
@@ -155,33 +159,48 @@ async def capture_tokens(response: Mapping[str, Any], request_messages: Items | 
         fields = extract_token_fields(response)
         if fields is None:
             raise ValueError(NO_TOKEN_IDS + (f" ({context.model_ref})" if context.model_ref else ""))
-        entry = build_entry(context, response, items, fields)
+        call = _complete_call(context, fields)
+        entry = build_entry(context, response, items, fields, call)
         ref = await context.token_sink.put(entry)
         observe = getattr(context.lineage_store, "observe", None)
         if observe is not None:
-            full_entry = _with_full_prompt(entry, fields)
-            observe(full_entry, ref, [*fields.prompt_token_ids, *fields.generation_token_ids])
+            observe(_with_full_prompt(entry, fields), ref, call)
     except Exception as error:  # a failed capture must not fail the call
         await mark_incomplete(context, str(error))
         return None
     return entry
 
 
+def _complete_call(context: CaptureContext, fields: TokenFields) -> CachedCall:
+    """Return all tokens of a call, also as bytes; those of the call that it continues are not packed again.
+
+    Raises:
+        ValueError: an id is no token id.
+    """
+    match, prompt = context.resolution.match, fields.prompt_token_ids
+    tokens = [*prompt, *fields.generation_token_ids]
+    parent = context.parent_token_ids
+    has_prefix = bool(parent) and prompt[: len(parent)] == parent
+    if has_prefix and match is not None and match.packed is not None:
+        packed = match.packed + pack_ids(tokens[len(parent) :])
+    else:
+        packed = pack_ids(tokens)
+    context.has_prefix = has_prefix
+    return CachedCall(tokens, fields.generation_log_probs, is_verified=True, packed=packed)
+
+
 def build_entry(
-    context: CaptureContext, response: Mapping[str, Any], request_items: Items, fields: TokenFields
+    context: CaptureContext, response: Mapping[str, Any], request_items: Items, fields: TokenFields, call: CachedCall
 ) -> TokenEntry:
-    """Build the record of a generation."""
+    """Build the record of a generation; `extract_token_fields` and `pack_ids` have checked the values."""
     output_items, index = strip_token_fields(response_to_output_items(response))
-    tokens = [*fields.prompt_token_ids, *fields.generation_token_ids]
-    match, parent = context.resolution.match, context.parent_token_ids
-    has_prefix = bool(parent) and fields.prompt_token_ids[: len(parent)] == parent
-    is_delta = context.delta_records and has_prefix
-    opening = {"opening_texts": opening_texts(request_items)} if context.resolution.opens_context else {}
-    return TokenEntry(
+    match, parent_len = context.resolution.match, len(context.parent_token_ids)
+    is_delta = context.delta_records and context.has_prefix
+    return TokenEntry.model_construct(
         rollout_id=context.rollout_id,
         model_call_id=context.model_call_id,
         model=str(response.get("model") or ""),
-        prompt_token_ids=fields.prompt_token_ids[len(parent) :] if is_delta else fields.prompt_token_ids,
+        prompt_token_ids=fields.prompt_token_ids[parent_len:] if is_delta else fields.prompt_token_ids,
         generation_token_ids=fields.generation_token_ids,
         generation_log_probs=fields.generation_log_probs,
         routed_experts=fields.routed_experts,
@@ -190,8 +209,8 @@ def build_entry(
         created_at=context.admitted_at,
         response_id=str(response.get("id") or ""),
         parent_call_id=match.model_call_id if match is not None else None,
-        cum_len=len(tokens),
-        digest=token_digest(tokens),
+        cum_len=len(call),
+        digest=digest_of_packed(call.packed or b""),
         parent_resolution=context.resolution.status.value,
         parent_resolution_reason=context.resolution.reason,
         opens_context=context.resolution.opens_context,
@@ -201,8 +220,8 @@ def build_entry(
         fingerprint_version=FINGERPRINT_VERSION,
         prompt_is_delta=is_delta,
         prefix_requested=context.prefix_requested,
-        prefix_supplied=context.prefix_requested and has_prefix,
-        **opening,
+        prefix_supplied=context.prefix_requested and context.has_prefix,
+        opening_texts=opening_texts(request_items) if context.resolution.opens_context else [],
     )
 
 

@@ -53,6 +53,8 @@ class LineageMatch:
     chain_hash: str | None = None
     generation_log_probs: Sequence[float] = ()
     """Log-probs of the call itself; its generated ids are the last ones of `cumulative_token_ids`."""
+    packed: bytes | None = None
+    """`cumulative_token_ids` as bytes, if the store keeps them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +115,7 @@ class LineageEntry:
             digest=entry.digest,
             cum_len=entry.cum_len,
             parent_call_id=entry.parent_call_id,
-            text_fingerprints=frozenset(
-                [*map(_text_fingerprint, entry.output_items), *(entry.model_extra or {}).get("opening_texts", ())]
-            ),
+            text_fingerprints=frozenset([*map(_text_fingerprint, entry.output_items), *entry.opening_texts]),
             ref=ref,
         )
 
@@ -189,6 +189,8 @@ class CachedCall:
     generation_log_probs: list[float]
     is_verified: bool = False
     """The digest was checked, or the call was stored by this process."""
+    packed: bytes | None = None
+    """The ids as bytes, so that the digest of the next call packs only its new tokens."""
 
     def __len__(self) -> int:
         return len(self.cumulative_token_ids)
@@ -206,6 +208,7 @@ def resolved_match(entry: LineageEntry, call: CachedCall) -> LineageResolution:
         entry.digest,
         prev_len=entry.cum_len,
         generation_log_probs=call.generation_log_probs,
+        packed=call.packed,
     )
     return LineageResolution(ParentResolutionStatus.RESOLVED, match)
 
@@ -229,7 +232,7 @@ class InMemoryLineageStore:
         self._rollouts.clear()
         self._tokens = 0
 
-    def observe(self, entry: TokenEntry, ref: Any = None, tokens: list[int] | None = None) -> None:  # noqa: ARG002
+    def observe(self, entry: TokenEntry, ref: Any = None, call: CachedCall | None = None) -> None:  # noqa: ARG002
         """Add a stored call with its tokens; evict the oldest rollouts if there are too many."""
         lineage, calls = self._rollouts.setdefault(entry.rollout_id, (RolloutLineage(), {}))
         self._rollouts.move_to_end(entry.rollout_id)

@@ -186,10 +186,10 @@ class FileLineageStore(IncrementalLineageStore):
             return await self._ledger.resolve(rollout_id, request_items)
         return resolution
 
-    def observe(self, entry: TokenEntry, ref: Any = None, tokens: list[int] | None = None) -> None:
+    def observe(self, entry: TokenEntry, ref: Any = None, call: CachedCall | None = None) -> None:
         """Index a record that this process stored at `ref`, so that it is not read back from the file.
 
-        `tokens` are the complete tokens of the call.
+        `call` has the complete tokens of the call.
         """
         index = self._index(entry.rollout_id)
         position = index.cursor.position if index.cursor is not None else 0
@@ -201,8 +201,7 @@ class FileLineageStore(IncrementalLineageStore):
                 cursor = _Cursor(os.fstat(file.fileno()).st_ino, file_head(file.fileno()))
         index.lineage.add(LineageEntry.of(entry, ref))
         index.cursor = cursor._replace(position=ref[1])
-        if tokens is not None:
-            call = CachedCall(tokens, entry.generation_log_probs, is_verified=True)
+        if call is not None:
             self.remember_tokens(entry.rollout_id, entry.model_call_id, call)
 
     async def _fetch_new_entries(self, rollout_id: str, cursor: Any) -> tuple[Iterable[LineageEntry | TokenEntry], Any]:

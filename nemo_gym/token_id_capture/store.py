@@ -215,11 +215,11 @@ def file_head(descriptor: int) -> bytes:
 
 @dataclass
 class _OpenFile:
-    """The file of one rollout, and the calls in it up to `size`, each with the digest of its line."""
+    """The file of one rollout, and the calls in it up to `size`, each with the position of its line."""
 
     descriptor: int
     size: int = 0
-    calls: dict[str, bytes] = field(default_factory=dict)
+    calls: dict[str, tuple[int, int]] = field(default_factory=dict)
     size_now: int | None = None
 
     def close(self) -> None:
@@ -237,9 +237,9 @@ class _OpenFile:
         self.size_now = None
         if size != self.size:
             self._read_new(size)
-        digest = hashlib.sha256(line).digest()
         if model_call_id in self.calls:
-            if self.calls[model_call_id] == digest:
+            begin, end = self.calls[model_call_id]
+            if os.pread(self.descriptor, end - begin, begin) == line:
                 return None
             raise ValueError(f"the model call id {model_call_id!r} is stored with another record")
         # One write to a file opened for appending is atomic: other workers write before or after it.
@@ -248,16 +248,17 @@ class _OpenFile:
         end = os.lseek(self.descriptor, 0, os.SEEK_CUR)
         if end - len(line) == self.size:
             self.size = end
-        self.calls[model_call_id] = digest
-        return end - len(line), end
+        self.calls[model_call_id] = end - len(line), end
+        return self.calls[model_call_id]
 
     def _read_new(self, size: int) -> None:
         """Add the lines that others wrote since."""
         text = os.pread(self.descriptor, size - self.size, self.size)
-        for line in text.split(b"\n"):
-            if line:
-                with contextlib.suppress(ValueError, AttributeError):  # an unreadable line is reported by `read`
-                    self.calls[str(orjson.loads(line).get("model_call_id"))] = hashlib.sha256(line + b"\n").digest()
+        begin = self.size
+        for line in text.splitlines(keepends=True):
+            with contextlib.suppress(ValueError, AttributeError):  # an unreadable line is reported by `read`
+                self.calls[str(orjson.loads(line).get("model_call_id"))] = begin, begin + len(line)
+            begin += len(line)
         self.size = size
         if text and not text.endswith(b"\n"):
             self.size += os.write(self.descriptor, b"\n")
