@@ -9,6 +9,7 @@ import itertools
 import logging
 import os
 import time
+from array import array
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from nemo_gym.token_id_capture.lineage import (
 )
 from nemo_gym.token_id_capture.protocols import TokenSink
 from nemo_gym.token_id_capture.records import (
+    PackedTokens,
     TokenEntry,
     TokenFields,
     digest_of_packed,
@@ -172,21 +174,17 @@ async def capture_tokens(response: Mapping[str, Any], request_messages: Items | 
 
 
 def _complete_call(context: CaptureContext, fields: TokenFields) -> CachedCall:
-    """Return all tokens of a call, also as bytes; those of the call that it continues are not packed again.
+    """Return all tokens of a call, and note whether its prompt begins with those of the call that it continues.
 
     Raises:
         ValueError: an id is no token id.
     """
-    match, prompt = context.resolution.match, fields.prompt_token_ids
-    tokens = [*prompt, *fields.generation_token_ids]
-    parent = context.parent_token_ids
-    has_prefix = bool(parent) and prompt[: len(parent)] == parent
-    if has_prefix and match is not None and match.packed is not None:
-        packed = match.packed + pack_ids(tokens[len(parent) :])
-    else:
-        packed = pack_ids(tokens)
-    context.has_prefix = has_prefix
-    return CachedCall(tokens, fields.generation_log_probs, is_verified=True, packed=packed)
+    prompt, parent = pack_ids(fields.prompt_token_ids), context.parent_token_ids
+    if len(parent):
+        prefix = parent.data if isinstance(parent, PackedTokens) else pack_ids(parent)
+        context.has_prefix = prompt.startswith(prefix)
+    tokens = PackedTokens(prompt + pack_ids(fields.generation_token_ids))
+    return CachedCall(tokens, array("d", fields.generation_log_probs), is_verified=True)
 
 
 def build_entry(
@@ -210,7 +208,7 @@ def build_entry(
         response_id=str(response.get("id") or ""),
         parent_call_id=match.model_call_id if match is not None else None,
         cum_len=len(call),
-        digest=digest_of_packed(call.packed or b""),
+        digest=digest_of_packed(call.tokens.data),
         parent_resolution=context.resolution.status.value,
         parent_resolution_reason=context.resolution.reason,
         opens_context=context.resolution.opens_context,

@@ -122,7 +122,7 @@ class IncrementalLineageStore:
             if cached is not None:
                 if not chain:
                     return cached
-                prefix = cached.cumulative_token_ids
+                prefix = cached.tokens.tolist()
                 break
             record = (await self._load_entries(rollout_id, [link.ref]))[0]
             chain.append(link)
@@ -134,7 +134,7 @@ class IncrementalLineageStore:
             link = lineage.entries[record.parent_call_id]
         for record in reversed(records):
             prefix = [*prefix, *record.prompt_token_ids, *record.generation_token_ids]
-        call = CachedCall(prefix, records[0].generation_log_probs)
+        call = CachedCall.of(prefix, records[0].generation_log_probs)
         self.remember_tokens(rollout_id, entry.model_call_id, call)
         return call
 

@@ -9,8 +9,8 @@ import math
 import struct
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Self
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Self, overload
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -111,6 +111,36 @@ def pack_ids(token_ids: Sequence[int]) -> bytes:
     if sys.byteorder == "little":
         numbers.byteswap()
     return numbers.tobytes()
+
+
+class PackedTokens(Sequence[int]):
+    """Token ids as bytes: an eighth of the memory of a list, and nothing for the garbage collector to visit."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data) // _ID_BYTES
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        return self.tolist()[index]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.tolist())
+
+    def tolist(self) -> list[int]:
+        numbers = array("Q", self.data)
+        if sys.byteorder == "little":
+            numbers.byteswap()
+        return numbers.tolist()
 
 
 class TokenFields(NamedTuple):
