@@ -53,6 +53,7 @@ class TokenDelivery:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _remains: set[str] = field(default_factory=set)
     """Rollouts that may have records: those of earlier runs in the same folder, and those in flight."""
+    _participation: dict[str, bool] = field(default_factory=dict)
     _loop: asyncio.AbstractEventLoop | None = None
     _retiring: set["asyncio.Task[None]"] = field(default_factory=set)
 
@@ -73,7 +74,12 @@ class TokenDelivery:
     def takes_part(self, row: Row) -> bool:
         """Return whether the agent of a row takes part in the capture."""
         agent = row.get(AGENT_REF_KEY_NAME)
-        return isinstance(agent, Mapping) and token_id_capture_enabled_for_agent(self.servers, str(agent.get("name")))
+        if not isinstance(agent, Mapping):
+            return False
+        name = str(agent.get("name"))
+        if name not in self._participation:
+            self._participation[name] = token_id_capture_enabled_for_agent(self.servers, name)
+        return self._participation[name]
 
     async def run_row(self, row: Row, run: Callable[[Row], Awaitable[Any]]) -> Any:
         """Run a row of a trainer and deliver into its result. It gets a new id: a trainer may send a row again."""

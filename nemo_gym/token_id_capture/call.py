@@ -20,7 +20,7 @@ from nemo_gym.token_id_capture.context import (
     set_token_sink,
 )
 from nemo_gym.token_id_capture.external_capture import commit_external_call, fail_external_call
-from nemo_gym.token_id_capture.fingerprint import as_object, request_items
+from nemo_gym.token_id_capture.fingerprint import RequestItems, as_object, request_items
 from nemo_gym.token_id_capture.memory import restore_token_fields
 
 _PAYLOAD_FIELDS = {"id", "model", "output", "choices", "content", "role"}
@@ -62,7 +62,7 @@ async def _resolve(body: Request) -> None:
     try:
         items = request_items(body)
     except (TypeError, ValueError):
-        items = []
+        items = RequestItems()
     await resolve_parent(items)
 
 

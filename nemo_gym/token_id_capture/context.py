@@ -4,10 +4,12 @@
 never fails the model call, except before the model is asked.
 """
 
+import functools
 import itertools
 import logging
 import os
 import time
+from array import array
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
@@ -20,6 +22,7 @@ from nemo_gym.token_id_capture.fingerprint import (
     conversation_digest,
 )
 from nemo_gym.token_id_capture.lineage import (
+    CachedCall,
     LineageResolution,
     LineageResolver,
     ParentResolutionStatus,
@@ -31,12 +34,14 @@ from nemo_gym.token_id_capture.lineage import (
 )
 from nemo_gym.token_id_capture.protocols import TokenSink
 from nemo_gym.token_id_capture.records import (
+    PackedTokens,
     TokenEntry,
     TokenFields,
+    digest_of_packed,
     extract_token_fields,
+    pack_ids,
     response_to_output_items,
     strip_token_fields,
-    token_digest,
 )
 from nemo_gym.token_id_capture.store import TokenCaptureStore
 
@@ -60,9 +65,11 @@ class CaptureContext:
     model_ref: str | None = None
     """Instance name of the model server."""
     resolution: LineageResolution = field(default_factory=lambda: unresolved_because(UnresolvedReason.NOT_ATTEMPTED))
-    request_items: list[Any] = field(default_factory=list)
+    request_items: Items = ()
     prefix_requested: bool = False
     """The request to the engine carries the tokens of the call that it continues."""
+    has_prefix: bool = False
+    """The prompt of the engine begins with these tokens."""
     admission: Any = None
     """With external staging: the `CaptureAdmission` for the worker."""
     commit: Any = None
@@ -102,7 +109,7 @@ async def resolve_parent(request_items: Items) -> LineageResolution | None:
     context = _context.get()
     if context is None:
         return None
-    context.request_items = list(request_items)
+    context.request_items = request_items
     if context.external_staging:
         from nemo_gym.token_id_capture.external_capture import admit_call  # this module is imported there
 
@@ -149,38 +156,49 @@ async def capture_tokens(response: Mapping[str, Any], request_messages: Items | 
     if context is None or context.external_staging or context.token_sink is None or context.captured:
         return None
     context.captured = True
-    items = context.request_items if request_messages is None else list(request_messages)
+    items = context.request_items if request_messages is None else request_messages
     try:
         fields = extract_token_fields(response)
         if fields is None:
             raise ValueError(NO_TOKEN_IDS + (f" ({context.model_ref})" if context.model_ref else ""))
-        entry = build_entry(context, response, items, fields)
+        call = _complete_call(context, fields)
+        entry = build_entry(context, response, items, fields, call)
         ref = await context.token_sink.put(entry)
         observe = getattr(context.lineage_store, "observe", None)
         if observe is not None:
-            full_entry = _with_full_prompt(entry, fields)
-            observe(full_entry, ref, [*fields.prompt_token_ids, *fields.generation_token_ids])
+            observe(_with_full_prompt(entry, fields), ref, call)
     except Exception as error:  # a failed capture must not fail the call
         await mark_incomplete(context, str(error))
         return None
     return entry
 
 
+def _complete_call(context: CaptureContext, fields: TokenFields) -> CachedCall:
+    """Return all tokens of a call, and note whether its prompt begins with those of the call that it continues.
+
+    Raises:
+        ValueError: an id is no token id.
+    """
+    prompt, parent = pack_ids(fields.prompt_token_ids), context.parent_token_ids
+    if len(parent):
+        prefix = parent.data if isinstance(parent, PackedTokens) else pack_ids(parent)
+        context.has_prefix = prompt.startswith(prefix)
+    tokens = PackedTokens(prompt + pack_ids(fields.generation_token_ids))
+    return CachedCall(tokens, array("d", fields.generation_log_probs), is_verified=True)
+
+
 def build_entry(
-    context: CaptureContext, response: Mapping[str, Any], request_items: Items, fields: TokenFields
+    context: CaptureContext, response: Mapping[str, Any], request_items: Items, fields: TokenFields, call: CachedCall
 ) -> TokenEntry:
-    """Build the record of a generation."""
+    """Build the record of a generation; `extract_token_fields` and `pack_ids` have checked the values."""
     output_items, index = strip_token_fields(response_to_output_items(response))
-    tokens = [*fields.prompt_token_ids, *fields.generation_token_ids]
-    match, parent = context.resolution.match, context.parent_token_ids
-    has_prefix = bool(parent) and fields.prompt_token_ids[: len(parent)] == parent
-    is_delta = context.delta_records and has_prefix
-    opening = {"opening_texts": opening_texts(request_items)} if context.resolution.opens_context else {}
-    return TokenEntry(
+    match, parent_len = context.resolution.match, len(context.parent_token_ids)
+    is_delta = context.delta_records and context.has_prefix
+    return TokenEntry.model_construct(
         rollout_id=context.rollout_id,
         model_call_id=context.model_call_id,
         model=str(response.get("model") or ""),
-        prompt_token_ids=fields.prompt_token_ids[len(parent) :] if is_delta else fields.prompt_token_ids,
+        prompt_token_ids=fields.prompt_token_ids[parent_len:] if is_delta else fields.prompt_token_ids,
         generation_token_ids=fields.generation_token_ids,
         generation_log_probs=fields.generation_log_probs,
         routed_experts=fields.routed_experts,
@@ -189,19 +207,19 @@ def build_entry(
         created_at=context.admitted_at,
         response_id=str(response.get("id") or ""),
         parent_call_id=match.model_call_id if match is not None else None,
-        cum_len=len(tokens),
-        digest=token_digest(tokens),
+        cum_len=len(call),
+        digest=digest_of_packed(call.tokens.data),
         parent_resolution=context.resolution.status.value,
         parent_resolution_reason=context.resolution.reason,
         opens_context=context.resolution.opens_context,
-        continuation_fingerprint=assistant_fingerprint([*request_items, *output_items]),
+        continuation_fingerprint=assistant_fingerprint(request_items, output_items),
         continuation_context_len=len(request_items),
         continuation_context_digest=conversation_digest(request_items),
         fingerprint_version=FINGERPRINT_VERSION,
         prompt_is_delta=is_delta,
         prefix_requested=context.prefix_requested,
-        prefix_supplied=context.prefix_requested and has_prefix,
-        **opening,
+        prefix_supplied=context.prefix_requested and context.has_prefix,
+        opening_texts=opening_texts(request_items) if context.resolution.opens_context else [],
     )
 
 
@@ -242,16 +260,16 @@ def context_for(template: CaptureContext, rollout_id: str) -> CaptureContext:
 
 
 _call_numbers = itertools.count()
-_process_tag = ""
+
+
+@functools.cache
+def _process_tag(pid: int) -> str:
+    return f"{pid:x}-{uuid4().hex}"
 
 
 def _new_call_id() -> str:
     """Return a unique call id: random for the process, then counted, because random bytes cost a system call."""
-    global _process_tag
-    pid = f"{os.getpid():x}"
-    if not _process_tag.startswith(pid + "-"):  # also in a forked process
-        _process_tag = f"{pid}-{uuid4().hex}"
-    return f"mc_{_process_tag}_{next(_call_numbers):08x}"
+    return f"mc_{_process_tag(os.getpid())}_{next(_call_numbers):08x}"
 
 
 def is_continuation(context: CaptureContext) -> bool:

@@ -42,7 +42,7 @@ async def finalize_rollout_token_capture(
     rollout_id = rollout_id or maybe_rollout_id_from_run_body(result)
     if rollout_id is None:
         return _mask(result, FinalizedCapture("", masked=True), "no_rollout_id: the result names no rollout")
-    carried = _carried_calls(result)
+    carried = _carriers(result)
     try:
         if (
             carried
@@ -93,16 +93,16 @@ def _output(result: Mapping[str, Any]) -> list[Any]:
     return output if isinstance(output, list) else []
 
 
-def _carried_calls(result: Mapping[str, Any]) -> set[tuple[int, ...]]:
-    """Return the prompts and generations, joined, that the items of a result carry."""
-    items = [item for item in _output(result) if isinstance(item, Mapping) and has_token_fields(item)]
-    return {(*(item.get("prompt_token_ids") or ()), *(item.get("generation_token_ids") or ())) for item in items}
+def _carriers(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the items of a result that carry token ids."""
+    return [item for item in _output(result) if isinstance(item, Mapping) and has_token_fields(item)]
 
 
-def _add_uncarried_traces(result: Json, snapshot: TokenCaptureSnapshot, carried: set[tuple[int, ...]]) -> None:
+def _add_uncarried_traces(result: Json, snapshot: TokenCaptureSnapshot, carriers: list[Mapping[str, Any]]) -> None:
     """Add the chains of captured calls that a result with token ids does not carry."""
-    if len(snapshot.entries) <= len(carried) and not snapshot.incomplete:
+    if len(snapshot.entries) <= len(carriers) and not snapshot.incomplete:
         return
+    carried = {(*(item.get("prompt_token_ids") or ()), *(item.get("generation_token_ids") or ())) for item in carriers}
     delivery = build_delivery(snapshot, result)
     for chain in delivery.chains:
         chain.calls = [

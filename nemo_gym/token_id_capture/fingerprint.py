@@ -7,7 +7,8 @@ items, Chat messages or Messages turns.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import orjson
 from pydantic import BaseModel
@@ -27,44 +28,66 @@ ToolCall = tuple[str, str, str]
 """Call id, name and canonical arguments."""
 
 
-def assistant_fingerprint(items: Iterable[Any]) -> str:
+class RequestItems(list[Item]):
+    """The items of a request; each one is encoded once for all its fingerprints."""
+
+    @cached_property
+    def encodings(self) -> list["Encoding"]:
+        return list(map(_encode_item, self))
+
+
+def assistant_fingerprint(items: Iterable[Any], more: Iterable[Any] = ()) -> str:
     """Return the fingerprint of the items that the model wrote, reasoning excepted; empty if there are no such items.
 
     Raises:
         ValueError: an item is not an object, or its content has an unknown form.
     """
-    fields: list[bytes] = [_ASSISTANT_DOMAIN]
-    is_empty = True
-    for item in map(as_object, items):
-        if item.get("role") != "assistant" and item.get("type") != "function_call":
-            continue
-        is_empty = False
-        for kind, payload in _content_parts(item):
-            _add_field(fields, 0, kind)
-            _add_field(fields, 1, payload)
-        _add_tool_calls(item, fields, first_tag=2)
-    return "" if is_empty else hashlib.sha256(b"".join(fields)).hexdigest()
+    encodings = [*_encodings(items), *_encodings(more)]
+    parts = [encoding.by_model for encoding in encodings if encoding.by_model is not None]
+    return hashlib.sha256(_ASSISTANT_DOMAIN + b"".join(parts)).hexdigest() if parts else ""
 
 
-def conversation_digest(items: Iterable[Any]) -> str:
-    """Return the digest of every item, reasoning excepted.
+def conversation_digest(items: Iterable[Any], length: int | None = None) -> str:
+    """Return the digest of every item, or of the first `length` ones, reasoning excepted.
 
     Raises:
         ValueError: an item is not an object, or its content has an unknown form.
     """
-    fields: list[bytes] = [_CONTEXT_DOMAIN]
-    for item in map(as_object, items):
-        if item.get("type") in _REASONING_TYPES:
-            continue
-        _add_field(fields, 0, str(item.get("role") or item.get("type") or ""))
-        for kind, payload in _content_parts(item):
-            _add_field(fields, 1, kind)
-            _add_field(fields, 2, payload)
-        _add_tool_calls(item, fields, first_tag=3)
-        for call_id, output in _tool_results(item):
-            _add_field(fields, 6, call_id)
-            _add_field(fields, 7, output)
-    return hashlib.sha256(b"".join(fields)).hexdigest()
+    parts = [encoding.in_context for encoding in _encodings(items)[:length]]
+    return hashlib.sha256(_CONTEXT_DOMAIN + b"".join(parts)).hexdigest()
+
+
+class Encoding(NamedTuple):
+    """The bytes of one item in the two fingerprints; `by_model` is None for an item of another author."""
+
+    by_model: bytes | None
+    in_context: bytes
+
+
+def _encodings(items: Iterable[Any]) -> list[Encoding]:
+    return items.encodings if isinstance(items, RequestItems) else list(map(_encode_item, items))
+
+
+def _encode_item(element: Any) -> Encoding:
+    item = as_object(element)
+    parts, calls = _content_parts(item), list(_tool_calls(item))
+    by_model: list[bytes] | None = None
+    if item.get("role") == "assistant" or item.get("type") == "function_call":
+        by_model = []
+        for kind, payload in parts:
+            by_model += (_field(0, kind), _field(1, payload))
+        for call in calls:
+            by_model += (_field(2 + offset, text) for offset, text in enumerate(call))
+    if item.get("type") in _REASONING_TYPES:
+        return Encoding(None, b"")
+    context = [_field(0, str(item.get("role") or item.get("type") or ""))]
+    for kind, payload in parts:
+        context += (_field(1, kind), _field(2, payload))
+    for call in calls:
+        context += (_field(3 + offset, text) for offset, text in enumerate(call))
+    for call_id, output in _tool_results(item):
+        context += (_field(6, call_id), _field(7, output))
+    return Encoding(None if by_model is None else b"".join(by_model), b"".join(context))
 
 
 def is_model_authored(item: Item) -> bool:
@@ -73,7 +96,7 @@ def is_model_authored(item: Item) -> bool:
     return item.get("role") == "assistant" or item.get("type") == "function_call"
 
 
-def request_items(body: Any) -> list[Any]:
+def request_items(body: Any) -> RequestItems:
     """Return the turns of a Responses, Chat or Messages request, after a pseudo-turn for instructions and tools.
 
     Reasoning items are left out, because agents may drop them when they continue a conversation.
@@ -87,8 +110,8 @@ def request_items(body: Any) -> list[Any]:
     envelope = {"instructions": instructions, "tools": body.get("tools")}
     envelope = {name: value for name, value in envelope.items() if value}
     if not envelope:
-        return turns
-    return [{"role": ENVELOPE_ROLE, "content": _canonical_json(envelope)}, *turns]
+        return RequestItems(turns)
+    return RequestItems([{"role": ENVELOPE_ROLE, "content": _canonical_json(envelope)}, *turns])
 
 
 def as_object(item: Any) -> Item:
@@ -101,9 +124,9 @@ def as_object(item: Any) -> Item:
     raise ValueError(f"a conversation item must be an object, not {type(item).__name__}")
 
 
-def _add_field(fields: list[bytes], tag: int, text: str) -> None:
+def _field(tag: int, text: str) -> bytes:
     data = text.encode("utf-8", "surrogatepass")
-    fields.append(bytes((tag,)) + len(data).to_bytes(8, "big") + data)
+    return b"%c%b%b" % (tag, len(data).to_bytes(8, "big"), data)
 
 
 def _content_parts(item: Item) -> list[tuple[str, str]]:
@@ -116,11 +139,11 @@ def _content_parts(item: Item) -> list[tuple[str, str]]:
     if not isinstance(content, Sequence):
         raise ValueError(f"content must be text or a list of parts, not {type(content).__name__}")
     parts: list[tuple[str, str]] = []
-    for part in content:
-        if isinstance(part, str):
-            parts.append(("text", part))
+    for element in content:
+        if isinstance(element, str):
+            parts.append(("text", element))
             continue
-        part = as_object(part)
+        part = as_object(element)
         kind = part.get("type")
         if kind in _TEXT_TYPES:
             if part.get("text"):
@@ -130,18 +153,11 @@ def _content_parts(item: Item) -> list[tuple[str, str]]:
     return parts
 
 
-def _add_tool_calls(item: Item, fields: list[bytes], *, first_tag: int) -> None:
-    for call in _tool_calls(item):
-        for offset, text in enumerate(call):
-            _add_field(fields, first_tag + offset, text)
-
-
 def _tool_calls(item: Item) -> Iterable[ToolCall]:
     """Yield the tool calls of an item in any dialect."""
     if item.get("type") == "function_call":
         yield _tool_call(item.get("call_id"), item, item.get("arguments"))
-    for call in item.get("tool_calls") or ():
-        call = as_object(call)
+    for call in map(as_object, item.get("tool_calls") or ()):
         function = as_object(call.get("function") or call.get("custom") or {})
         yield _tool_call(call.get("id"), function, function.get("arguments", function.get("input")))
     if isinstance(item.get("content"), list):

@@ -4,6 +4,7 @@ A resolver answers for one rollout at a time. `InMemoryLineageStore` serves one 
 read what other processes wrote.
 """
 
+from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from nemo_gym.token_id_capture.fingerprint import (
     conversation_digest,
     is_model_authored,
 )
-from nemo_gym.token_id_capture.records import TokenEntry, token_digest
+from nemo_gym.token_id_capture.records import PackedTokens, TokenEntry, digest_of_packed, pack_ids
 
 MAX_ROLLOUTS = 512
 MAX_TOKENS = 8_000_000
@@ -113,9 +114,7 @@ class LineageEntry:
             digest=entry.digest,
             cum_len=entry.cum_len,
             parent_call_id=entry.parent_call_id,
-            text_fingerprints=frozenset(
-                [*map(_text_fingerprint, entry.output_items), *(entry.model_extra or {}).get("opening_texts", ())]
-            ),
+            text_fingerprints=frozenset([*map(_text_fingerprint, entry.output_items), *entry.opening_texts]),
             ref=ref,
         )
 
@@ -169,7 +168,7 @@ class RolloutLineage:
             if entry.context_len > len(request_items):
                 continue
             if entry.context_len not in digests:
-                digests[entry.context_len] = conversation_digest(request_items[: entry.context_len])
+                digests[entry.context_len] = conversation_digest(request_items, entry.context_len)
             if digests[entry.context_len] == entry.context_digest:
                 candidates.append(entry)
         if not candidates:
@@ -185,24 +184,28 @@ class RolloutLineage:
 class CachedCall:
     """The complete tokens of one call."""
 
-    cumulative_token_ids: list[int]
-    generation_log_probs: list[float]
+    tokens: PackedTokens
+    generation_log_probs: "array[float]"
     is_verified: bool = False
     """The digest was checked, or the call was stored by this process."""
 
+    @classmethod
+    def of(cls, tokens: Sequence[int], log_probs: Sequence[float]) -> "CachedCall":
+        return cls(PackedTokens(pack_ids(tokens)), array("d", log_probs))
+
     def __len__(self) -> int:
-        return len(self.cumulative_token_ids)
+        return len(self.tokens)
 
 
 def resolved_match(entry: LineageEntry, call: CachedCall) -> LineageResolution:
     """Return the resolution that names a call with its tokens; a lookup error if the tokens have another digest."""
     if not call.is_verified:
-        if len(call) != entry.cum_len or token_digest(call.cumulative_token_ids) != entry.digest:
+        if len(call) != entry.cum_len or digest_of_packed(call.tokens.data) != entry.digest:
             return unresolved_because(UnresolvedReason.LOOKUP_ERROR)
         call.is_verified = True
     match = LineageMatch(
         entry.model_call_id,
-        call.cumulative_token_ids,
+        call.tokens,
         entry.digest,
         prev_len=entry.cum_len,
         generation_log_probs=call.generation_log_probs,
@@ -229,18 +232,15 @@ class InMemoryLineageStore:
         self._rollouts.clear()
         self._tokens = 0
 
-    def observe(self, entry: TokenEntry, ref: Any = None, tokens: list[int] | None = None) -> None:  # noqa: ARG002
+    def observe(self, entry: TokenEntry, ref: Any = None, call: CachedCall | None = None) -> None:  # noqa: ARG002
         """Add a stored call with its tokens; evict the oldest rollouts if there are too many."""
         lineage, calls = self._rollouts.setdefault(entry.rollout_id, (RolloutLineage(), {}))
         self._rollouts.move_to_end(entry.rollout_id)
         if entry.model_call_id not in calls:
-            prefix = (
-                calls[entry.parent_call_id].cumulative_token_ids
-                if entry.prompt_is_delta and entry.parent_call_id
-                else []
-            )
+            parent = calls.get(entry.parent_call_id or "") if entry.prompt_is_delta else None
+            prefix = parent.tokens.tolist() if parent is not None else []
             ids = [*prefix, *entry.prompt_token_ids, *entry.generation_token_ids]
-            calls[entry.model_call_id] = CachedCall(ids, entry.generation_log_probs)
+            calls[entry.model_call_id] = CachedCall.of(ids, entry.generation_log_probs)
             self._tokens += len(ids)
         lineage.add(LineageEntry.of(entry))
         while len(self._rollouts) > 1 and (len(self._rollouts) > self._max_rollouts or self._tokens > self._max_tokens):

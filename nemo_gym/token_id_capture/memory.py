@@ -21,7 +21,7 @@ def restore_token_fields(body: Request, context: CaptureContext) -> Request:
     The request is returned unchanged if it continues no captured call or its last model turn has token fields.
     """
     match = context.resolution.match
-    if match is None or not match.cumulative_token_ids or not match.generation_log_probs:
+    if match is None or not len(match.cumulative_token_ids) or not len(match.generation_log_probs):
         return body
     fields = as_object(body)
     key = "messages" if "messages" in fields else "input"
@@ -32,14 +32,14 @@ def restore_token_fields(body: Request, context: CaptureContext) -> Request:
     context.prefix_requested = True
     if has_token_fields(as_object(turns[index])):
         return body
-    tokens, length = match.cumulative_token_ids, len(match.generation_log_probs)
+    tokens, length = list(match.cumulative_token_ids), len(match.generation_log_probs)
     dumped = body.model_dump(exclude_unset=True) if isinstance(body, BaseModel) else dict(body)
     restored = list(dumped[key])
     restored[index] = {
         **restored[index],
         "prompt_token_ids": tokens[:-length],
         "generation_token_ids": tokens[-length:],
-        "generation_log_probs": match.generation_log_probs,
+        "generation_log_probs": list(match.generation_log_probs),
     }
     return {**dumped, key: restored}
 

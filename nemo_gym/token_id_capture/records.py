@@ -9,8 +9,8 @@ import math
 import struct
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Self
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Self, overload
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -19,6 +19,7 @@ from nemo_gym.wire.base import REQUIRED_TOKEN_FIELDS, TOKEN_FIELDS, LogProbs, To
 SCHEMA_VERSION: Literal[1] = 1
 DIGEST_VERSION = 1
 _DIGEST_DOMAIN = b"nemo-gym-tokens"
+_ID_BYTES = 8
 
 Json = dict[str, Any]
 ParentResolution = Literal["root", "resolved", "unresolved"]
@@ -53,6 +54,8 @@ class TokenEntry(BaseModel):
     opens_context: bool = False
     """The call continues no captured call, and every earlier model text in its request is in captured calls or came
     with the task: a task with earlier turns, or a context that the agent compacted."""
+    opening_texts: list[str] = Field(default_factory=list)
+    """Fingerprints of the model's items in a request that opens a context."""
     continuation_fingerprint: str = ""
     """Fingerprint of the model's part of a conversation that continues this call."""
     continuation_context_len: int = 0
@@ -87,10 +90,15 @@ def token_digest(token_ids: Sequence[int]) -> str:
     Raises:
         ValueError: an id is negative or larger than 64 bits.
     """
+    return digest_of_packed(pack_ids(token_ids))
+
+
+def digest_of_packed(packed: bytes) -> str:
+    """Return the digest of token ids that `pack_ids` has packed."""
     digest = hashlib.sha256(_DIGEST_DOMAIN)
-    if token_ids:
-        digest.update(struct.pack(">BQ", DIGEST_VERSION, len(token_ids)))
-        digest.update(pack_ids(token_ids))
+    if packed:
+        digest.update(struct.pack(">BQ", DIGEST_VERSION, len(packed) // _ID_BYTES))
+        digest.update(packed)
     return digest.hexdigest()
 
 
@@ -103,6 +111,36 @@ def pack_ids(token_ids: Sequence[int]) -> bytes:
     if sys.byteorder == "little":
         numbers.byteswap()
     return numbers.tobytes()
+
+
+class PackedTokens(Sequence[int]):
+    """Token ids as bytes: an eighth of the memory of a list, and nothing for the garbage collector to visit."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data) // _ID_BYTES
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        return self.tolist()[index]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.tolist())
+
+    def tolist(self) -> list[int]:
+        numbers = array("Q", self.data)
+        if sys.byteorder == "little":
+            numbers.byteswap()
+        return numbers.tolist()
 
 
 class TokenFields(NamedTuple):

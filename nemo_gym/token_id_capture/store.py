@@ -170,9 +170,7 @@ class TokenCaptureStore:
         if file is not None and file.is_deleted():
             file.close()
             file = None
-        if file is None:
-            file = _OpenFile(self._open(self.path_for(rollout_id), os.O_RDWR))
-        self._files[rollout_id] = file
+        self._files[rollout_id] = file = file or _OpenFile(self._open(self.path_for(rollout_id), os.O_RDWR))
         if len(self._files) > MAX_OPEN_FILES:
             self._files.popitem(last=False)[1].close()
         return file
@@ -181,23 +179,16 @@ class TokenCaptureStore:
 def encode_entry(entry: TokenEntry) -> bytes:
     """Return a record as a line without the fields that have their defaults."""
     fields = {
-        name: value
-        for name, value in entry.__dict__.items()
-        if name in _ALWAYS_WRITTEN or value != TokenEntry.model_fields[name].get_default(call_default_factory=True)
+        name: value for name, value in entry.__dict__.items() if name not in _DEFAULTS or value != _DEFAULTS[name]
     }
     return orjson.dumps({**fields, **(entry.model_extra or {})}, default=_dump_model) + b"\n"
 
 
-_ALWAYS_WRITTEN = frozenset(
-    {
-        "schema_version",
-        "rollout_id",
-        "model_call_id",
-        "prompt_token_ids",
-        "generation_token_ids",
-        "generation_log_probs",
-    }
-)
+_DEFAULTS = {
+    name: field_info.get_default(call_default_factory=True)
+    for name, field_info in TokenEntry.model_fields.items()
+    if not field_info.is_required() and name != "schema_version"
+}
 
 
 def _dump_model(value: Any) -> Any:
@@ -224,26 +215,31 @@ def file_head(descriptor: int) -> bytes:
 
 @dataclass
 class _OpenFile:
-    """The file of one rollout, and the calls in it up to `size`, each with the digest of its line."""
+    """The file of one rollout, and the calls in it up to `size`, each with the position of its line."""
 
     descriptor: int
     size: int = 0
-    calls: dict[str, bytes] = field(default_factory=dict)
+    calls: dict[str, tuple[int, int]] = field(default_factory=dict)
+    size_now: int | None = None
 
     def close(self) -> None:
         os.close(self.descriptor)
 
     def is_deleted(self) -> bool:
-        return os.fstat(self.descriptor).st_nlink == 0
+        """Return whether the file has no name any more; also note its size."""
+        status = os.fstat(self.descriptor)
+        self.size_now = status.st_size
+        return status.st_nlink == 0
 
     def put(self, line: bytes, model_call_id: str) -> tuple[int, int] | None:
         """Append a line unless its call is stored. A last line without an end, left by a crash, is ended first."""
-        size = os.fstat(self.descriptor).st_size
+        size = os.fstat(self.descriptor).st_size if self.size_now is None else self.size_now
+        self.size_now = None
         if size != self.size:
             self._read_new(size)
-        digest = hashlib.sha256(line).digest()
         if model_call_id in self.calls:
-            if self.calls[model_call_id] == digest:
+            begin, end = self.calls[model_call_id]
+            if os.pread(self.descriptor, end - begin, begin) == line:
                 return None
             raise ValueError(f"the model call id {model_call_id!r} is stored with another record")
         # One write to a file opened for appending is atomic: other workers write before or after it.
@@ -252,16 +248,17 @@ class _OpenFile:
         end = os.lseek(self.descriptor, 0, os.SEEK_CUR)
         if end - len(line) == self.size:
             self.size = end
-        self.calls[model_call_id] = digest
-        return end - len(line), end
+        self.calls[model_call_id] = end - len(line), end
+        return self.calls[model_call_id]
 
     def _read_new(self, size: int) -> None:
         """Add the lines that others wrote since."""
         text = os.pread(self.descriptor, size - self.size, self.size)
-        for line in text.split(b"\n"):
-            if line:
-                with contextlib.suppress(ValueError, AttributeError):  # an unreadable line is reported by `read`
-                    self.calls[str(orjson.loads(line).get("model_call_id"))] = hashlib.sha256(line + b"\n").digest()
+        begin = self.size
+        for line in text.splitlines(keepends=True):
+            with contextlib.suppress(ValueError, AttributeError):  # an unreadable line is reported by `read`
+                self.calls[str(orjson.loads(line).get("model_call_id"))] = begin, begin + len(line)
+            begin += len(line)
         self.size = size
         if text and not text.endswith(b"\n"):
             self.size += os.write(self.descriptor, b"\n")
