@@ -17,8 +17,8 @@ from typing import Any
 
 import yaml
 
-from nemo_gym.launch.run_registry import live_runs
 from nemo_gym.processes import adopt_orphans, child_pids, start_ticks
+from nemo_gym.serve.run_registry import live_runs
 
 ROOT = Path(__file__).resolve().parents[1]
 MARK = "CHAOS_MARK"

@@ -11,6 +11,7 @@ import signal
 import threading
 from abc import abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from inspect import isabstract
 from types import ModuleType
@@ -63,6 +64,7 @@ from nemo_gym.serve.head import (
     fetch_config_yaml,
     head_app,
 )
+from nemo_gym.serve.run_registry import live_runs
 from nemo_gym.serve.session import SessionMiddleware, SessionPolicy
 from nemo_gym.serve.webserver import is_fastapi_entrypoint as is_nemo_gym_fastapi_entrypoint
 from nemo_gym.serve.webserver import is_fastapi_worker as is_nemo_gym_fastapi_worker
@@ -176,6 +178,9 @@ class ServerClient(BaseModel):
             ValueError: the head server does not answer.
         """
         head = head_server_config or cls.load_head_server_config()
+        if run_token.token_for(head.host, head.port) is None:
+            with suppress(GymError):  # the registry is not safe; the environment may have the token
+                live_runs()  # adopts the tokens of the runs of this user
         token = run_token.token_for(head.host, head.port) or os.environ.get(run_token.RUN_TOKEN_ENV_VAR)
         run_token.adopt([(head.host, head.port)], token)
         config = OmegaConf.create(fetch_config_yaml(head.host, head.port, BLOCKING_GET_SECONDS))

@@ -75,7 +75,39 @@ def test_without_advisories_the_result_is_not_a_pass(locks, monkeypatch, capsys)
     assert "--advisories FILE" in error and "q7password" not in error and "Traceback" not in error
 
 
-@pytest.mark.parametrize("content", ["not json", "[1]", '{"id": "x"}'])
+def _entry(**fields: object) -> dict[str, object]:
+    return {**ADVISORY, "affected": [{"package": {"name": "bad-two", "ecosystem": "PyPI"}, **fields}]}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        _entry(versions=["1.4.0"]),
+        _entry(ranges=[{"type": "SEMVER", "events": [{"introduced": "0"}, {"fixed": "1.5.0"}]}]),
+        _entry(ranges=[{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "next-release"}]}]),
+        _entry(versions=None, ranges=None),
+        _entry(ranges=[{"type": "GIT", "events": [{"introduced": "0"}]}]),
+        {**_entry(), "summary": "\x1b[2Jreads files"},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_compared_is_reported(locks, tmp_path, capsys, entry):
+    """Versions have many forms; an advisory that is not understood must not pass."""
+    (tmp_path / "one.json").write_text(json.dumps([entry, {"id": "x", "withdrawn": "2020-01-01T00:00:00Z"}]))
+
+    assert _audit(locks, "--advisories", str(tmp_path / "one.json")) == 1
+    assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("not json", "[1]", '{"id": "x"}', "[]", '{"id": "x", "affected": null}', '{"id": "x", "affected": [null]}'),
+        '{"id": "x", "affected": [{"package": null}]}',
+        '{"id": "x", "affected": [{"package": {"name": "bad-two"}, "ranges": [{"events": [1]}]}]}',
+        '{"id": "x", "affected": [{"package": {"name": "bad-two", "ecosystem": "npm"}}]}',
+    ],
+)
 def test_a_file_that_holds_no_advisories_is_an_error(locks, tmp_path, content):
     """A wrong file, read as an empty list, would pass every release."""
     (tmp_path / "wrong.json").write_text(content)
@@ -94,6 +126,9 @@ def test_a_requirement_without_a_hash_is_an_error(locks):
 def registry() -> Iterator[str]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if self.path.startswith("/private/") and self.headers["Authorization"] != "Basic am9lOnBAc3M=":
+                self.send_error(401)
+                return
             entries = [{"id": "PYSEC-9", "summary": "s", "fixed_in": ["3"]}] if "/good-one/2.0.1/" in self.path else []
             self.send_response(200)
             self.end_headers()
@@ -116,6 +151,17 @@ def test_the_registry_is_used_without_a_file(locks, registry, monkeypatch, capsy
 
     assert _audit(locks) == 1
     assert "good-one 2.0.1 (dev, run): PYSEC-9 s; fixed in 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("is_file", [True, False], ids=["pip.conf", "PIP_INDEX_URL"])
+def test_a_private_registry_with_a_password_is_used(locks, registry, monkeypatch, tmp_path, is_file):
+    """Companies configure their index for pip once; the check must ask that one."""
+    address = registry.replace("127.0.0.1", "joe:p%40ss@127.0.0.1").replace("/simple", "/private/simple")
+    (tmp_path / "pip.conf").write_text(f"[global]\nindex-url = {address}\n")
+    monkeypatch.delenv("PIP_INDEX_URL", raising=False)
+    monkeypatch.setenv(*(("PIP_CONFIG_FILE", str(tmp_path / "pip.conf")) if is_file else ("PIP_INDEX_URL", address)))
+
+    assert _audit(locks) == 1
 
 
 def test_the_bill_of_materials_is_reproducible_and_complete(locks, tmp_path):

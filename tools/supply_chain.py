@@ -5,6 +5,9 @@ python -m tools.supply_chain sbom [--output FILE]        CycloneDX JSON; the sam
 """
 
 import argparse
+import base64
+import configparser
+import contextlib
 import hashlib
 import json
 import os
@@ -12,6 +15,7 @@ import re
 import sys
 import tomllib
 import urllib.error
+import urllib.parse
 import urllib.request
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -92,29 +96,36 @@ def find_advisories(packages: Iterable[Package], entries: Iterable[Mapping[str, 
         by_name.setdefault(package.name, []).append(package)
     advisories = []
     for entry in entries:
-        for affected in () if entry.get("withdrawn") else entry.get("affected", ()):
-            package_fields = affected.get("package", {})
-            if package_fields.get("ecosystem", "PyPI") != "PyPI":
-                continue
-            for package in by_name.get(canonicalize_name(str(package_fields.get("name", ""))), ()):
+        for affected in _pypi_parts(entry):
+            for package in by_name.get(canonicalize_name(str(affected["package"].get("name", ""))), ()):
                 if is_affected(package.version, affected):
-                    fixes = [event["fixed"] for event in _events(affected) if "fixed" in event]
+                    fixes = [str(event["fixed"]) for event in _events(affected) if "fixed" in event]
                     summary = str(entry.get("summary") or entry.get("details") or "").split("\n")[0][:100]
                     advisories.append(Advisory(package, str(entry.get("id")), summary, ", ".join(fixes)))
     return advisories
 
 
+def _pypi_parts(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the parts of a valid entry that name packages of PyPI."""
+    parts = [] if entry.get("withdrawn") else entry.get("affected") or []
+    return [part for part in parts if part["package"].get("ecosystem", "PyPI").partition(":")[0] == "PyPI"]
+
+
 def is_affected(version: str, affected: Mapping[str, Any]) -> bool:
-    """Return whether a version is listed, or lies in a range between `introduced` and `fixed` or `last_affected`."""
-    if version in affected.get("versions", ()):
+    """Return whether a version is listed, or lies in a range between `introduced` and `fixed` or `last_affected`.
+
+    What cannot be compared counts as affected: a part without versions and ranges, or with a limit of another form.
+    """
+    current, listed = Version(version), affected.get("versions") or ()
+    groups = [group for group in affected.get("ranges") or () if group.get("type") != "GIT"]  # commits, not versions
+    if any(_parse_version(text) in (current, None) for text in listed) or not (listed or groups):
         return True
-    current = Version(version)
-    for group in affected.get("ranges", ()):
-        if group.get("type") != "ECOSYSTEM":
-            continue
+    for group in groups:
+        events = [(_parse_version(next(iter(event.values()), None)), event) for event in group.get("events") or ()]
+        if not events or any(limit is None for limit, _ in events):
+            return True
         is_inside = False
-        for event in sorted(group.get("events", ()), key=_event_version):
-            limit = _event_version(event)
+        for limit, event in sorted(events, key=lambda pair: pair[0]):
             if "introduced" in event:
                 is_inside = is_inside or current >= limit
             elif ("fixed" in event and current >= limit) or ("last_affected" in event and current > limit):
@@ -125,16 +136,17 @@ def is_affected(version: str, affected: Mapping[str, Any]) -> bool:
 
 
 def _events(affected: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
-    for group in affected.get("ranges", ()):
-        if group.get("type") == "ECOSYSTEM":
-            yield from group.get("events", ())
+    for group in affected.get("ranges") or ():
+        if group.get("type") != "GIT":
+            yield from group.get("events") or ()
 
 
-def _event_version(event: Mapping[str, str]) -> Version:
+def _parse_version(text: Any) -> Version | None:
+    """Return a version; None if the text is not one."""
     try:
-        return Version(next(iter(event.values()), "0"))
+        return Version(str(text))
     except InvalidVersion:
-        return Version("0")
+        return None
 
 
 def read_advisories(path: Path) -> list[Mapping[str, Any]]:
@@ -151,12 +163,33 @@ def read_advisories(path: Path) -> list[Mapping[str, Any]]:
         except (OSError, ValueError) as error:
             raise NotChecked(f"{file}: cannot be read as advisories: {error}") from None
         content = content if isinstance(content, list) else [content]
-        if not all(isinstance(entry, dict) and "id" in entry and "affected" in entry for entry in content):
+        if not all(map(_is_entry, content)):
             raise NotChecked(f"{file}: not in the format of osv.dev: every entry needs 'id' and 'affected'")
         entries += content
-    if not files:
-        raise NotChecked(f"{path}: contains no .json file")
+    if not any(map(_pypi_parts, entries)):
+        raise NotChecked(f"{path}: contains no advisories for packages of PyPI")
     return entries
+
+
+def _is_entry(entry: Any) -> bool:
+    """Return whether a value is an entry of osv.dev, as far as `find_advisories` reads it."""
+
+    def are_dicts(values: Any) -> bool:
+        return isinstance(values, list) and all(isinstance(value, dict) for value in values)
+
+    if not isinstance(entry, dict) or "id" not in entry:
+        return False
+    if entry.get("withdrawn"):
+        return True
+    parts = entry.get("affected")
+    return are_dicts(parts) and all(
+        isinstance(part.get("package"), dict)
+        and isinstance(part["package"].get("ecosystem", "PyPI"), str)
+        and isinstance(part.get("versions") or [], list)
+        and are_dicts(part.get("ranges") or [])
+        and all(are_dicts(group.get("events") or []) for group in part.get("ranges") or [])
+        for part in parts
+    )
 
 
 def fetch_advisories(packages: Sequence[Package], registry: str) -> list[Advisory]:
@@ -165,10 +198,15 @@ def fetch_advisories(packages: Sequence[Package], registry: str) -> list[Advisor
     Raises:
         NotChecked: the registry does not answer, or lists no vulnerabilities of any package.
     """
+    scheme, separator, rest = registry.partition("://")
+    user, _, host = rest.partition("/")[0].rpartition("@")
+    address = scheme + separator + host + rest[rest.find("/") :] if user else registry
+    encoded = base64.b64encode(urllib.parse.unquote(user).encode()).decode()
+    headers = {"Authorization": f"Basic {encoded}"} if user else {}  # urllib does not read the user of a URL
 
     def fetch(package: Package) -> list[Advisory]:
-        url = f"{registry}/{package.name}/{package.version}/json"
-        with urllib.request.urlopen(url, timeout=REGISTRY_SECONDS) as response:
+        request = urllib.request.Request(f"{address}/{package.name}/{package.version}/json", headers=headers)
+        with urllib.request.urlopen(request, timeout=REGISTRY_SECONDS) as response:
             entries = json.load(response)["vulnerabilities"]
         return [
             Advisory(package, str(e["id"]), str(e.get("summary") or "")[:100], ", ".join(e.get("fixed_in") or ()))
@@ -187,7 +225,13 @@ def fetch_advisories(packages: Sequence[Package], registry: str) -> list[Advisor
 
 def registry_address() -> str:
     """Return the address of the registry's JSON interface, beside the index that pip uses."""
-    index = os.environ.get("PIP_INDEX_URL") or "https://pypi.org/simple"
+    home = Path.home()
+    names = ["/etc/pip.conf", home / ".pip/pip.conf", home / ".config/pip/pip.conf", Path(sys.prefix) / "pip.conf"]
+    settings = configparser.RawConfigParser(strict=False)
+    with contextlib.suppress(configparser.Error, UnicodeDecodeError):
+        settings.read([*names, os.environ.get("PIP_CONFIG_FILE", os.devnull)], encoding="utf-8")  # the last one wins
+    configured = settings.get("global", "index-url", fallback="")
+    index = os.environ.get("PIP_INDEX_URL") or configured or "https://pypi.org/simple"
     return index.rstrip("/").removesuffix("/simple") + "/pypi"
 
 
@@ -204,7 +248,8 @@ def audit(folder: Path, advisory_path: Path | None) -> int:
         sys.stderr.write(f"Error: {problem}{fix}\n")
         return NOT_CHECKED
     for advisory in advisories:
-        sys.stdout.write(f"{advisory}\n")
+        text = "".join(character if character.isprintable() else " " for character in str(advisory))  # no escapes
+        sys.stdout.write(f"{text}\n")
     sys.stdout.write(f"{len(packages)} locked packages, {len(advisories)} known vulnerabilities\n")
     return VULNERABLE if advisories else OK
 

@@ -1,7 +1,7 @@
 """Recognize the names of secrets: `policy_api_key`, `hf_token`, `auth`, `webhook_url`, and misspelt ones."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
@@ -9,6 +9,8 @@ from typing import Any
 from nemo_gym.keys import SERVER_TYPES
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_OPTION = re.compile(r"--?[A-Za-z][\w\-]*")
+_PLAIN_WORD = re.compile(r"[a-z_]+")
 
 
 def _words(text: str) -> frozenset[str]:
@@ -114,11 +116,31 @@ def has_secret_name(path: Iterable[str | int]) -> bool:
 
 
 def is_secret_block(name: str, block: Any) -> bool:
-    """Return whether every text in the mapping `block` is secret because of its name, as in `credentials: {…}`.
+    """Return whether every text in the mapping `block` is secret because of its name: `api_keys: {openai: …}`.
 
     The name of a server instance or of its implementation says nothing about its fields. In a block that is called
-    `api_key_settings`, the names in the block decide.
+    `api_key_settings` or `secret_store`, the names in the block decide.
     """
     words = _WORD.findall(name)
-    is_server = not _SERVER_BLOCK_KEYS.isdisjoint(block)
-    return bool(words) and not is_server and words[-1].lower() in _ALWAYS_SECRET | _SECRET_ENDINGS
+    if not words or not _SERVER_BLOCK_KEYS.isdisjoint(block):
+        return False
+    last = words[-1].lower()
+    return last in _ALWAYS_SECRET or (_ALWAYS_SECRET.isdisjoint(map(str.lower, words)) and is_secret_name(name))
+
+
+def is_secret_value_key(key: str, block: Mapping[Any, Any]) -> bool:
+    """Return whether `key` holds the value of a secret that another field names: `{name: API_KEY, value: …}`."""
+    names = (block.get(field) for field in ("name", "key", "header"))
+    return key == "value" and any(isinstance(name, str) and is_secret_name(name) for name in names)
+
+
+def is_secret_item(items: Sequence[Any], index: int) -> bool:
+    """Return whether the item before an item names it as secret: `["X-Api-Key", …]`, `[…, "--password", …]`.
+
+    A pair of plain words is a list of names, such as columns.
+    """
+    previous, item = items[index - 1] if index else None, items[index]
+    if not isinstance(previous, str) or not is_secret_name(previous) or not isinstance(item, str | int | float):
+        return False
+    is_option = _OPTION.fullmatch(previous) is not None
+    return is_option or (len(items) == 2 and " " not in previous and not _PLAIN_WORD.fullmatch(str(item)))

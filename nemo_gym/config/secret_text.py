@@ -27,9 +27,19 @@ _KEY_SHAPE = re.compile(
 )
 """Keys of providers that are recognized by their prefix."""
 _ASSIGNMENT = re.compile(
-    r"(?P<name>(?<![\w\-])[A-Za-z][\w\-]{0,60})[\"']?\s?[:=]\s?[\"']?(?P<secret>[^\s,;&}\]\"'*<…$][^\s,;&}\]\"']*)"
+    r"(?P<name>(?<!\w)(?<!\w-)[A-Za-z][\w\-]{0,60})[\"']?\s?[:=]\s?[\"']?(?P<secret>[^\s,;&}\]\"'*<…$][^\s,;&}\]\"']*)"
 )
 """`name=value` or `name: value`, as in connection strings and overrides."""
+
+_OPTION_VALUE = re.compile(
+    r"(?P<name>(?<!\w)(?<!\w-)(?!(?:key|token)=)[A-Za-z][\w\-]{0,60})=[\"']?(?P<secret>[^\s,;&}\]\"'*<…$%{][^\s,;&}\]\"']*)"
+)
+"""`name=value` in a value of the configuration; `key=value` and `name: value` are part of many prompts."""
+_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?P<secret>.*?)(?=-----END|\Z)", re.DOTALL)
+_WEBHOOK = re.compile(
+    r"(?i)://(?:hooks\.slack\.com/\w+|(?:\w+\.)?discord(?:app)?\.com/api/webhooks|[\w\-]+\.webhook\.office\.com/\w+)/"
+    r"(?P<secret>[^\s\"'?#]+)"
+)
 
 _ENV_DEFAULT = re.compile(r"\$\{oc\.env:\s*(?P<name>\w+)\s*,(?P<secret>.*)(?=\})", re.DOTALL)
 """The default value in `${oc.env:NAME, default}`; it is masked if NAME is the name of a secret."""
@@ -153,6 +163,11 @@ def scrub_text(text: str, secrets: Iterable[str]) -> str:
     return _replace_spans(text, [*_secret_spans(text), *_spans_of(secrets, text)])
 
 
+def assigned_secrets(text: str) -> list[str]:
+    """Return the values of secret names in `name=value`, as in options and connection strings."""
+    return [text[start:end] for start, end in _spans_after_names(_OPTION_VALUE, text)] if "=" in text else []
+
+
 def mask_assignments(text: str) -> str:
     """Mask a text like `mask_text`; in `name=value` and `name: value`, also mask the values of secret names."""
     return _replace_spans(text, [*_secret_spans(text), *_spans_after_names(_ASSIGNMENT, text)])
@@ -162,7 +177,9 @@ def _secret_spans(text: str) -> Iterator[tuple[int, int]]:
     """Yield start and end of every part of a text that is secret of itself; they may overlap."""
     patterns = [_AUTH_SCHEME, _KEY_SHAPE]
     if "://" in text:
-        patterns += [_URL_USER, _URL_QUERY]
+        patterns += [_URL_USER, _URL_QUERY, _WEBHOOK]
+    if "PRIVATE KEY-----" in text:
+        patterns.append(_PRIVATE_KEY)
     for pattern in patterns:
         yield from (match.span("secret") for match in pattern.finditer(text))
     if "${oc.env:" in text:

@@ -14,8 +14,8 @@ from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from nemo_gym.config import omegaconf_adapter as omega
-from nemo_gym.config.secret_names import is_secret_block, is_secret_name
-from nemo_gym.config.secret_text import MASK, is_public_value, scrub_text
+from nemo_gym.config.secret_names import is_secret_block, is_secret_item, is_secret_name, is_secret_value_key
+from nemo_gym.config.secret_text import MASK, assigned_secrets, is_public_value, scrub_text
 from nemo_gym.keys import SERVER_TYPES
 
 _SHORTEST_SCRUBBED = 6
@@ -98,20 +98,20 @@ class MaskedRepr:
         self.names = names
         """The keys of the value are names of servers."""
 
-    def _child(self, key: Any, value: Any) -> "MaskedRepr":
-        is_secret = _is_secret_child(key, value, self.secret, self.names)
-        return MaskedRepr(value, secret=is_secret, names=_has_server_names(key))
+    def _children(self, value: Any) -> "Iterator[tuple[Any, MaskedRepr]]":
+        for key, child, is_secret in _children(value, self.secret, self.names):
+            yield key, MaskedRepr(child, secret=is_secret, names=_has_server_names(key))
 
     def __repr__(self) -> str:
         value = self.value
         if isinstance(value, BaseModel):
-            fields = ((k, self._child(k, v)) for k, v in iter_fields(value))
+            fields = self._children(value)
             return f"{type(value).__name__}({', '.join(f'{name}={masked!r}' for name, masked in fields)})"
         value = omega.as_plain_value(value, resolve=False)
         if isinstance(value, Mapping):
-            return repr({k: self._child(k, v) for k, v in value.items()})
+            return repr(dict(self._children(value)))
         if isinstance(value, list | tuple):
-            items = [MaskedRepr(item, secret=self.secret) for item in value]
+            items = [MaskedRepr(item, secret=is_secret) for _, item, is_secret in _children(value, self.secret)]
             return repr(tuple(items) if isinstance(value, tuple) else items)
         return repr(_mask_leaf(value, [], secret=self.secret))
 
@@ -122,16 +122,23 @@ def iter_fields(model: BaseModel) -> Iterator[tuple[str, Any]]:
     yield from (model.model_extra or {}).items()
 
 
-def _is_secret_child(key: Any, value: Any, secret: bool, names: bool) -> bool:
-    """Return whether the leaves under `key` are secret: their container is (`secret`), or the key is a secret name.
+def _children(node: Any, secret: bool, names: bool = False) -> Iterator[tuple[Any, Any, bool]]:
+    """Yield keys and values of a model, mapping or list, and whether the leaves of the value are secret.
 
-    With `names`, the key is the name of a server, which says nothing about its value.
+    They are if those of the container are (`secret`), or because of the key, a field `name`, or the item before. With
+    `names`, the keys are names of servers, which say nothing about their values.
     """
-    if names:
-        return secret
-    if isinstance(value, Mapping):
-        return secret or is_secret_block(str(key), value)
-    return secret or is_secret_name(str(key))
+    if isinstance(node, list | tuple):
+        yield from ((index, item, secret or is_secret_item(node, index)) for index, item in enumerate(node))
+        return
+    block = dict(iter_fields(node)) if isinstance(node, BaseModel) else node
+    for key, value in block.items():
+        if names:
+            yield key, value, secret
+        elif isinstance(value, Mapping):
+            yield key, value, secret or is_secret_block(str(key), value)
+        else:
+            yield key, value, secret or is_secret_name(str(key)) or is_secret_value_key(str(key), block)
 
 
 def _has_server_names(key: Any) -> bool:
@@ -149,14 +156,16 @@ def _iter_secrets(node: Any, *, secret: bool, names: bool = False) -> Iterator[s
         text = str(node)
         if text and "${" not in text and text not in (MASK, "???"):
             yield text
+    elif isinstance(node, str):
+        yield from assigned_secrets(node)
     elif isinstance(node, Mapping):
-        for key, value in node.items():
-            is_block = isinstance(value, Mapping)
-            child = _is_secret_child(key, value, secret and not is_block, names)
-            yield from _iter_secrets(value, secret=child, names=_has_server_names(key))
+        blocks = {key: value for key, value in node.items() if isinstance(value, Mapping)}
+        leaves = {key: value for key, value in node.items() if key not in blocks}
+        for key, value, is_secret in [*_children(leaves, secret, names), *_children(blocks, secret=False, names=names)]:
+            yield from _iter_secrets(value, secret=is_secret, names=_has_server_names(key))
     elif isinstance(node, list | tuple):
-        for item in node:
-            yield from _iter_secrets(item, secret=secret)
+        for _, item, is_secret in _children(node, secret):
+            yield from _iter_secrets(item, secret=is_secret)
 
 
 def _mask_copy(node: Any, secrets: list[str], *, secret: bool, names: bool = False) -> Any:
@@ -164,15 +173,13 @@ def _mask_copy(node: Any, secrets: list[str], *, secret: bool, names: bool = Fal
 
     With `names`, the keys of a mapping are names of servers.
     """
-    if isinstance(node, BaseModel):
-        node = dict(iter_fields(node))
-    if isinstance(node, Mapping):
+    if isinstance(node, BaseModel | Mapping):
         return {
-            k: _mask_copy(v, secrets, secret=_is_secret_child(k, v, secret, names), names=_has_server_names(k))
-            for k, v in node.items()
+            key: _mask_copy(value, secrets, secret=is_secret, names=_has_server_names(key))
+            for key, value, is_secret in _children(node, secret, names)
         }
     if isinstance(node, list | tuple):
-        return [_mask_copy(item, secrets, secret=secret) for item in node]
+        return [_mask_copy(item, secrets, secret=is_secret) for _, item, is_secret in _children(node, secret)]
     return _mask_leaf(node, secrets, secret=secret)
 
 
@@ -183,7 +190,7 @@ def _mask_leaf(value: Any, secrets: list[str], *, secret: bool) -> Any:
     if secret or isinstance(value, Secret):
         return MASK
     if isinstance(value, str):
-        return scrub_text(value, secrets)
+        return scrub_text(value, [*secrets, *assigned_secrets(value)])
     if isinstance(value, int | float) and not is_public_value(text := str(value)):
         return value if scrub_text(text, secrets) == text else MASK
     return value

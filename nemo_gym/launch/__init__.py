@@ -9,8 +9,7 @@ which cells and other server processes are forked.
 - `cell_group`: the cells of a run, calls to them and quarantine
 - `server_process`, `cell`, `app_listener`: the code that runs inside a server process
 - `requirements`, `venv`, `venv_build`: virtual environments of servers; `folder_tests`: run the tests of server folders
-- `model_endpoints`: wait for model endpoints and limit requests to them; `run_registry`: find the runs of this machine
-- `slurm`: scripts for `gym eval submit`
+- `model_endpoints`: wait for model endpoints and limit requests to them; `slurm`: scripts for `gym eval submit`
 
 This module imports nothing, because `prefork` must load quickly.
 """

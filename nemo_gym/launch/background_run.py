@@ -14,8 +14,8 @@ from omegaconf import DictConfig
 from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.launch.model_endpoints import wait_for_endpoints
 from nemo_gym.launch.run import Run, construct_servers
-from nemo_gym.launch.run_registry import registering
 from nemo_gym.launch.supervisor import ServerDidNotStart
+from nemo_gym.serve.run_registry import registering
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from nemo_gym.config.checks import read_key
 from nemo_gym.config.keys import value_of
 from nemo_gym.config.omegaconf_adapter import as_dict
-from nemo_gym.config.secret_text import known_secrets
+from nemo_gym.config.secret_text import known_secrets, remember_secrets
 from nemo_gym.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig
 from nemo_gym.launch.app_listener import AppListener, close_listeners
 from nemo_gym.launch.cell_group import AnyLoopInstance, CellGroup, CellInstance
@@ -156,6 +156,8 @@ class Run:
 
     def _zygote_spec(self, listeners: Listeners, group: CellGroup, limits: SharedLimits) -> ZygoteSpec:
         """Return what server processes receive: boot message, open files, our environment and secrets of the run."""
+        run_secrets = {SESSION_SECRET_ENV_VAR: secrets.token_urlsafe(32), run_token.RUN_TOKEN_ENV_VAR: self._token}
+        remember_secrets(run_secrets.values())
         boot = ServerBoot(
             config=as_dict(self.config),
             instances={instance.name: instance for instance in self.instances},
@@ -165,7 +167,6 @@ class Run:
             limits=limits.descriptors(),
             secrets=known_secrets(),
         )
-        run_secrets = {SESSION_SECRET_ENV_VAR: secrets.token_urlsafe(32), run_token.RUN_TOKEN_ENV_VAR: self._token}
         return ZygoteSpec(boot.model_dump(mode="json"), boot.descriptors(), {**os.environ, **run_secrets})
 
     def _process_units(self, spec: ZygoteSpec, venvs: Mapping[str, Venv]) -> list[ServerUnit]:

@@ -12,6 +12,7 @@ on. Such endpoints are called directly; all others through FastAPI.
 - `blocking`: blocking code on threads with a deadline
 - `mcp`, `mcp_tools`: tools over the Model Context Protocol; `profiling`: CPU profiles of a server
 - `head`: routes of the head server; `addresses`: addresses and blocks of the instances of a configuration
+- `run_registry`: find the runs of this user on this machine, with their tokens
 - `webserver`, `uvicorn_server`: serve an app in this process; `http_protocol`: limits on HTTP connections
 - `access`: which HTTP requests are answered; `peer_user`: the user at the other end of a connection
 - `blocked_loop`: detection of blocked event loops; `gc_tuning`: garbage collection thresholds

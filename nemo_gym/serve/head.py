@@ -13,6 +13,7 @@ from nemo_gym.errors import GymError, ServerUnreachable
 from nemo_gym.serve.app import add_liveness, create_app
 from nemo_gym.serve.failures import FailureMiddleware
 from nemo_gym.transport.blocking_get import get_blocking
+from nemo_gym.transport.run_token import RUN_TOKEN_ENV_VAR
 from nemo_gym.wire.stored_rollout import RolloutId
 
 WAITING_PATH = "/rollouts_waiting_for"
@@ -48,12 +49,18 @@ def fetch_config_yaml(host: str, port: int, timeout: float) -> str:
     """Fetch the configuration from the head server at this address.
 
     Raises:
-        HeadServerUnreachable: no answer within `timeout` seconds, or the answer of another program.
+        HeadServerUnreachable: no answer within `timeout` seconds, a refusal, or the answer of another program.
     """
     try:
         status, body = get_blocking(host, port, "/global_config_dict_yaml", timeout=timeout, callee="head server")
     except GymError as error:
         raise _unreachable(host, port, str(error)) from error
+    if status == 401:
+        raise HeadServerUnreachable(
+            f"the head server at {host}:{port} requires the token of its run",
+            where="head_server",
+            fix=f"set {RUN_TOKEN_ENV_VAR} to that token, or run as the user who started the servers",
+        )
     try:
         text = orjson.loads(body) if status == 200 else None
     except ValueError:

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Iterable
 from typing import Any
 
+from nemo_gym.config.secret_text import remember_secrets
 from nemo_gym.errors import ConfigError
 
 RUN_TOKEN_ENV_VAR = "NEMO_GYM_RUN_TOKEN"
@@ -42,6 +43,7 @@ def choose_token() -> str:
 def adopt(addresses: Iterable[tuple[Any, Any]], token: str | None) -> None:
     """Send `token` with every request of this process to these hosts and ports; without a token, do nothing."""
     if token:
+        remember_secrets([token])  # a server whose error or output contains its environment must not reveal it
         _tokens.update({address_key(host, port): token for host, port in addresses if host and port})
 
 

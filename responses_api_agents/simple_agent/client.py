@@ -15,8 +15,8 @@ from aiohttp import ClientResponseError
 
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import GymError
-from nemo_gym.launch.run_registry import NoRunFound, choose_run
 from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.serve.run_registry import NoRunFound, choose_run
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
 
 AGENTS = ("example_single_tool_call_simple_agent", "simple_weather_simple_agent", "simple_agent")

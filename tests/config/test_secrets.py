@@ -185,6 +185,46 @@ def test_every_text_of_a_secret_block_is_masked_in_repr():
     assert masked == "{'credentials': {'user': '****', 'pin': '****'}, 'plain': {'user': 'hunter'}}"
 
 
+PLACES = [
+    {"api_keys": {"nim": "qZ7-plain-81"}},
+    {"hf_token": {"value": "qZ7-plain-81"}},
+    {"refresh_token": {"a": {"b": ["qZ7-plain-81"]}}},
+    {"env": [{"name": "DB_PASSWORD", "value": "qZ7-plain-81"}]},
+    {"vars": [{"key": "WANDB_API_KEY", "value": "qZ7-plain-81"}]},
+    {"headers": [["X-Auth-Token", "qZ7-plain-81"]]},
+    {"command": ["run", "--client-secret", "qZ7-plain-81", "--port", "80"]},
+    {"command": ["run", "--hf-token=qZ7-plain-81"]},
+    {"shell": "MY_PASSWORD=qZ7-plain-81 ./start"},
+    {"store": "Endpoint=sb://h;SharedAccessKey=qZ7-plain-81=;Pwd=qZ7-plain-81;"},
+    {"pem": "-----BEGIN EC PRIVATE KEY-----\nqZ7-plain-81\n-----END EC PRIVATE KEY-----"},
+    {"notify": "https://hooks.slack.com/services/T0/B0/qZ7-plain-81"},
+    {"notify": "https://discord.com/api/webhooks/12/qZ7-plain-81"},
+]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_a_secret_is_masked_in_nested_and_listed_places(place):
+    """Settings of programs and containers are lists, and their names stand beside the values."""
+    shown = [str(mask_secrets(place)), str(mask_secrets(OmegaConf.create(place))), repr(MaskedRepr(place))]
+
+    assert [text for text in shown if "qZ7-plain-81" in text or "****" not in text] == []
+
+
+def test_ordinary_lists_and_texts_stay_readable():
+    """Prompts contain words such as key and password, and columns have names."""
+    config = {
+        "columns": ["password", "user_name"],
+        "pair": ["question", "B7"],
+        "items": [{"name": "temperature", "value": "x1"}],
+        "command": ["--model", "m1", "--max-tokens=100"],
+        "prompt": "Write key=value lines. Password: a word. sorted(x, key=len); password={password} token=%s",
+        "api_key_settings": {"mode": "shared"},
+        "my_token": {"responses_api_models": {"scripted_model": {"entrypoint": "app.py", "mode": "m2"}}},
+    }
+
+    assert mask_secrets(config) == config
+
+
 def test_only_secret_numbers_are_masked():
     """A masked limit or switch makes the shown configuration useless, and resuming would not compare it."""
     config = {"pin_password": 4711, "use_auth": True, "max_output_tokens": 8388608, "share": 0.125, "x": {4711: 4711}}

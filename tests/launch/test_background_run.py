@@ -24,9 +24,9 @@ from nemo_gym.errors import ConfigError, NoServerInstancesError
 from nemo_gym.global_config import GlobalConfigDictParserConfig
 from nemo_gym.launch import background_run
 from nemo_gym.launch.ports import PortTaken, listen
-from nemo_gym.launch.run_registry import live_runs
 from nemo_gym.launch.supervisor import ServerDidNotStart
 from nemo_gym.rollout_collection import RolloutCollectionHelper
+from nemo_gym.serve.run_registry import live_runs
 from tests.processes import is_gone
 
 WEATHER = [

@@ -13,7 +13,8 @@ from omegaconf import DictConfig
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError
 from nemo_gym.launch.run import Run
-from nemo_gym.launch.run_registry import choose_run, registering
+from nemo_gym.serve.head import HeadServerUnreachable
+from nemo_gym.serve.run_registry import registering
 from nemo_gym.server_utils import ServerClient, get_response_json
 from nemo_gym.transport import run_token
 from tests.launch.test_run import config_for, url, write_folder
@@ -103,13 +104,63 @@ async def test_another_process_of_the_user_finds_the_token_in_the_registry(
     async with Run(strict_config, [tmp_path], links=False) as run:
         with registering(run.config):
             run_token.forget([("127.0.0.1", run.config.head_server.port), *((i.host, i.port) for i in run.instances)])
-            entry = choose_run(str(run.config.head_server.port))  # other tests run at the same time
-            head = BaseServerConfig(host=entry.host, port=entry.port)
+            head = BaseServerConfig(host="127.0.0.1", port=run.config.head_server.port)
             client = await asyncio.to_thread(ServerClient.load_from_global_config, head)
             answer = await client.post(server_name="outer", url_path="/headers", json={})
             await answer.read()
 
     assert answer.status == 200
+
+
+async def test_a_refused_client_learns_that_it_needs_the_token(tmp_path: Path, strict_config: DictConfig) -> None:
+    """The run works; starting it again, as for an unreachable head server, would not help."""
+    async with Run(strict_config, [tmp_path], links=False) as run:  # not registered
+        run_token.forget([("127.0.0.1", run.config.head_server.port)])
+        head = BaseServerConfig(host="127.0.0.1", port=run.config.head_server.port)
+        with pytest.raises(HeadServerUnreachable, match="requires the token of its run\n  try: set NEMO_GYM_RUN_TOKEN"):
+            await asyncio.to_thread(ServerClient.load_from_global_config, head)
+
+
+LEAK = """
+    import os, sys
+    from nemo_gym.base_resources_server import BaseResourcesServerConfig, SimpleResourcesServer
+
+    class Leak(SimpleResourcesServer):
+        HOSTING = "{hosting}"
+        config: BaseResourcesServerConfig
+
+        async def verify(self, body: dict):
+            text = "environment: " + " ".join(map("=".join, os.environ.items()))
+            print(text, flush=True)
+            os.write(2, text.encode() + b"\\n")
+            raise RuntimeError(text)
+
+    if __name__ == "__main__":
+        Leak.run_webserver()
+"""
+
+
+@pytest.mark.parametrize("hosting", ["cell", "process"])
+async def test_secrets_of_the_run_are_masked_in_output_and_errors(tmp_path: Path, hosting: str) -> None:
+    """A server that reports its environment must not write the token to logs and records, which are shared."""
+    write_folder(tmp_path, "leak", LEAK.format(hosting=hosting))
+    lines: list[str] = []
+    config, logs = config_for(s="leak"), tmp_path / "logs"
+    async with (
+        Run(config, [tmp_path], log_dir=logs, watch=lambda _, line: lines.append(line)) as run,
+        aiohttp.ClientSession(headers=run_token.headers_for("127.0.0.1", run.config.head_server.port)) as client,
+        client.post(
+            f"{url(run, 's')}/verify", json={"responses_create_params": {"input": []}, "response": {}}
+        ) as answer,
+    ):
+        token = run_token.token_for("127.0.0.1", run.config.head_server.port)
+        error = await answer.text()
+    texts = [error, "\n".join(lines), *(file.read_text() for file in logs.iterdir())]
+
+    assert token
+    for text in texts:
+        assert "NEMO_GYM_RUN_TOKEN=****" in text and "NEMO_GYM_SESSION_SECRET=****" in text, text
+        assert token not in text
 
 
 async def test_a_user_may_choose_the_token(

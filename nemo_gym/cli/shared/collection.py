@@ -19,12 +19,12 @@ from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import GymError, RolloutFailed
 from nemo_gym.journal import read_rows
 from nemo_gym.launch.run import Run
-from nemo_gym.launch.run_registry import choose_run, live_runs
 from nemo_gym.rollout_collection import RolloutCollectionHelper
 from nemo_gym.rollouts.plan import PlanSummary
 from nemo_gym.rollouts.store import RolloutStore
 from nemo_gym.serve.addresses import base_url
 from nemo_gym.serve.head import WAITING_PATH, HeadServerUnreachable
+from nemo_gym.serve.run_registry import choose_run, live_runs
 from nemo_gym.server_utils import ServerClient, get_response_json, setup_server_client
 from nemo_gym.transport.client_response import is_ok
 from nemo_gym.transport.http import send

@@ -21,9 +21,9 @@ from nemo_gym.launch.cell import ServerImportError
 from nemo_gym.launch.model_endpoints import wait_for_endpoints
 from nemo_gym.launch.ports import with_open_head_port
 from nemo_gym.launch.run import Run
-from nemo_gym.launch.run_registry import registering
 from nemo_gym.launch.server_block_check import check_server_blocks
 from nemo_gym.launch.supervisor import ServerDidNotStart
+from nemo_gym.serve.run_registry import registering
 from nemo_gym.serve.webserver import raise_open_files_limit
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.transport.http_sessions import CONCURRENCY_KEY, OTHER_OPEN_FILES, open_files_limit

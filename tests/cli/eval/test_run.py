@@ -20,7 +20,7 @@ from nemo_gym.cli.shared.options import UsageError
 from nemo_gym.data.prompt import PromptError
 from nemo_gym.errors import AgentFailed, ConfigError, FileProblem, GymError, ServerUnreachable
 from nemo_gym.journal import StoreError
-from nemo_gym.launch.run_registry import NoRunFound
+from nemo_gym.serve.run_registry import NoRunFound
 from nemo_gym.launch.supervisor import ServerDidNotStart
 from nemo_gym.rollouts.resume import ResumeRefused
 from tests.processes import eventually

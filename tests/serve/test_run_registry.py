@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.launch.run_registry import (
+from nemo_gym.serve.run_registry import (
     NoRunFound,
     RunNotChosen,
     UnsafeRegistry,
