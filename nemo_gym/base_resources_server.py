@@ -9,7 +9,8 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
-from fastapi import FastAPI, Request
+import orjson
+from fastapi import FastAPI, Request, Response
 from pydantic import Field, PrivateAttr, ValidationError
 
 from nemo_gym.config_types import AggregateMetrics, AggregateMetricsRequest, BaseRunServerInstanceConfig
@@ -19,6 +20,8 @@ from nemo_gym.keys import (
     CLOSE_PATH,
     MCP_METADATA_KEY,
     MCP_SESSION_TOKEN_HEADER,
+    NG_FAILURE_CLASS_KEY,
+    NG_FAILURE_DETAIL_KEY,
     RESERVED_MCP_TOOL_NAMES,
     SESSION_ID_KEY,
 )
@@ -67,7 +70,8 @@ def normalize_tool_name(name: str, server_name: str | None = None) -> str:
 def reward_check(verify: Callable[..., Any], server: str) -> Callable[..., Awaitable[Any]]:
     """Wrap a verify endpoint so that a reward that is not a number is an error of this server, not of its caller.
 
-    A number that is not finite passes: it can be encoded, and the collector rejects it.
+    A number that is not finite passes: it can be encoded, and the collector rejects it. A failure that `verify` reports
+    in its answer is attributed to this server.
     """
 
     def raise_invalid_reward(error: ValidationError, *_: Any) -> None:
@@ -77,15 +81,31 @@ def reward_check(verify: Callable[..., Any], server: str) -> Callable[..., Await
         has_reward = problems[0]["type"] != "missing"
         raise _invalid_reward(problems[0]["input"] if has_reward else None, server) from None
 
-    def check_reward(answer: Any) -> None:
-        reward = answer.get("reward", 0.0) if isinstance(answer, dict) else getattr(answer, "reward", 0.0)
+    def check_reward(answer: Any) -> Any:
+        is_response = isinstance(answer, Response)
+        fields = _json_object(answer) if is_response else answer
+        reward = fields.get("reward", 0.0) if isinstance(fields, dict) else getattr(fields, "reward", 0.0)
         if type(reward) is not float:
+            if isinstance(reward, str) or (is_response and isinstance(reward, bool)):  # an agent would read 1.0
+                raise _invalid_reward(reward, server)
             try:
-                float(reward)  # for its error; a text such as "NaN" is accepted
+                float(reward)  # for its error
             except (TypeError, ValueError, OverflowError):
                 raise _invalid_reward(reward, server) from None
+        if isinstance(answer, dict) and answer.get(NG_FAILURE_CLASS_KEY):
+            return {NG_FAILURE_DETAIL_KEY: {"phase": "verify", "whom": server}, **answer}
+        return answer
 
     return answer_error(verify, ValidationError, raise_invalid_reward, check_reward)
+
+
+def _json_object(response: Response) -> dict[str, Any]:
+    """Return the body of a response that is a JSON object; empty for any other response."""
+    try:
+        content = orjson.loads(getattr(response, "body", b""))
+    except (orjson.JSONDecodeError, TypeError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _invalid_reward(reward: Any, server: str) -> InvalidReward:

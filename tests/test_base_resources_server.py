@@ -9,6 +9,7 @@ from unittest.mock import MagicMock
 
 import pytest
 from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 from starlette.testclient import TestClient
 
@@ -29,7 +30,9 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.judge import JudgeError
 from nemo_gym.rollout_correlation import current_rollout_id
+from nemo_gym.rollouts.outcome import FailedRollout, Job, classify_result
 from nemo_gym.server_utils import SESSION_ID_KEY, ServerClient
+from nemo_gym.wire.stored_rollout import RolloutKey
 
 RESPONSE = {
     "id": "resp_1",
@@ -240,6 +243,42 @@ def test_a_whole_number_of_any_size_stays_exact() -> None:
 
 class ExactRequest(BaseVerifyRequest):
     expected: int
+
+
+@pytest.mark.parametrize(
+    ("reward", "wrap"),
+    [("0.5", JSONResponse), (True, JSONResponse), (False, JSONResponse), (None, JSONResponse), ([1], JSONResponse),
+     ("1e3", dict), ("NaN", dict)],
+)  # fmt: skip
+def test_a_reward_that_only_looks_like_a_number_is_an_error_of_the_verifier(reward: Any, wrap: Any) -> None:
+    """An agent reads "0.5" and true as numbers, so that the bug of the verifier would be scored."""
+
+    class RawServer(SimpleResourcesServer):
+        async def verify(self, body: BaseVerifyRequest) -> Any:
+            return wrap({**body.model_dump(mode="json"), "reward": reward})
+
+    server = RawServer(config=config(), server_client=MagicMock(spec=ServerClient))
+    answer = TestClient(server.prepare_webserver({})).post("/verify", json=VERIFY)
+
+    assert (answer.status_code, answer.headers["x-nemo-gym-error"]) == (500, "InvalidReward")
+    assert answer.headers["x-nemo-gym-failed"] == "sums"
+
+
+@pytest.mark.parametrize(
+    ("detail", "whom"), [({}, "sums"), ({"_ng_failure": {"whom": "gpu", "phase": "model"}}, "gpu")]
+)
+def test_a_failure_that_verify_reports_is_attributed_to_its_server(detail: dict[str, Any], whom: str) -> None:
+    """The agent only passes it on and must not be blamed."""
+
+    class FailingServer(SimpleResourcesServer):
+        async def verify(self, body: BaseVerifyRequest) -> Any:
+            return {**body.model_dump(), "reward": 0.0, "_ng_failure_class": "flaky_gpu", **detail}
+
+    record = client_for(FailingServer).post("/verify", json=VERIFY).json()
+    outcome = classify_result(Job(RolloutKey(0, 0), {"agent_ref": {"name": "agent"}}), record)
+
+    assert isinstance(outcome, FailedRollout)
+    assert (outcome.failure.kind, outcome.failure.server) == ("flaky_gpu", whom)
 
 
 @pytest.mark.parametrize("reward", [None, [0.5], {"a": 1}, "good", 10**400])

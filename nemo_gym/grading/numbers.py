@@ -174,11 +174,11 @@ def number_difference(answer: Number, gold: Number) -> str | None:
 
     Values are compared exactly, but a decimal with six or more digits may be a rounding of a fraction. A unit may be
     missing on one side if it cannot be a variable; two units must agree. `6/3` differs from 2, because it is not
-    evaluated.
+    evaluated. The base may be missing in the answer, because the question names it: `101` equals `101_2`.
     """
     if (answer.base == 10) != (gold.base == 10):
-        # Only one number has a base: compare the digits.
-        return None if _digits(answer) == _digits(gold) else "another base"
+        is_same = answer.base == 10 and _digits(answer) == _digits(gold)
+        return None if is_same else "another base"
     value, expected = answer.value, gold.value
     if has_one_ambiguous_unit(answer.unit, gold.unit):
         return "a variable, or a unit that the other side lacks"

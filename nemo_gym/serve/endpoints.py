@@ -139,9 +139,12 @@ def answer_error(
     handler: Handler,
     error_class: type[Exception],
     answer: Callable[..., Any],
-    check: Callable[[Any], None] = lambda _: None,
+    check: Callable[[Any], Any] = lambda result: result,
 ) -> Handler:
-    """Wrap a handler: an `error_class` it raises becomes `answer(error, *arguments)`; `check` may reject a result."""
+    """Wrap a handler: an `error_class` it raises becomes `answer(error, *arguments)`.
+
+    `check` returns the result to send, or raises an error.
+    """
     call = async_handler(handler)
 
     @functools.wraps(handler)
@@ -150,8 +153,7 @@ def answer_error(
             result = await call(*args, **kwargs)
         except error_class as error:
             return answer(error, *args, *kwargs.values())
-        check(result)
-        return result
+        return check(result)
 
     call_or_answer.__signature__ = resolved_signature(handler)  # type: ignore[attr-defined]
     return call_or_answer

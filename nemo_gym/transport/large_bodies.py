@@ -22,11 +22,14 @@ MAX_ERROR_BYTES = 1024 * 1024
 LARGEST_ANSWERS_AT_ONCE = 2
 """Answers of the maximum size whose memory may be reserved at the same time on one event loop."""
 
-COMPRESSED_STARTS = (b"\x1f\x8b", b"x\x01", b"x\x9c", b"x\xda")
+COMPRESSED_STARTS = (b"\x1f\x8b", b"x\x01", b"x^", b"x\x9c", b"x\xda")
 """First bytes of gzip and zlib data; no JSON text begins with them."""
 MAX_LAYERS = 3
 """Maximum times that a body may be compressed again; there is data that decompresses to itself."""
-GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
+MAX_MEMBERS = 4096
+"""Maximum members of a gzip body; each costs time, also if it is empty."""
+GZIP_MAGIC = b"\x1f\x8b"
+GZIP_OR_ZLIB, RAW_DEFLATE = 32 + zlib.MAX_WBITS, -zlib.MAX_WBITS
 INPUT_BYTES = 64 * 1024
 
 PARSED_BYTES = ((b",", 64), (b"[", 64), (b"{", 232))
@@ -104,13 +107,18 @@ def current_memory() -> AnswerMemory:
 
 
 class Decompressor:
-    """Decompress a gzip or zlib body step by step, at most to `max_bytes`."""
+    """Decompress a gzip body of any number of members, a zlib body or raw deflate data, at most to `max_bytes`."""
 
     def __init__(self, content: bytes, max_bytes: int) -> None:
         self._content = content
         self._position = 0
         self._max_bytes = max_bytes
-        self._decoder = zlib.decompressobj(wbits=GZIP_OR_ZLIB)
+        self.has_header = content.startswith(GZIP_MAGIC) or (
+            content[:1] == b"x" and int.from_bytes(content[:2], "big") % 31 == 0
+        )
+        """False for raw deflate data, which nothing tells from data that is not compressed."""
+        self._decoder = zlib.decompressobj(wbits=GZIP_OR_ZLIB if self.has_header else RAW_DEFLATE)
+        self._members = 1
         self._chunks: list[bytes] = []
         self._size = 0
 
@@ -122,7 +130,7 @@ class Decompressor:
             zlib.error: the body is damaged or incomplete.
         """
         goal = self._size + max_output
-        while not self._decoder.eof:
+        while not self._decoder.eof or self._begin_member():
             if self._size >= goal:
                 return False
             data = self._decoder.unconsumed_tail
@@ -135,6 +143,17 @@ class Decompressor:
                     raise zlib.error("incomplete or truncated stream")
             else:
                 self._add(self._decoder.decompress(data, LARGE_BYTES))
+        return True
+
+    def _begin_member(self) -> bool:
+        """Begin the next member of a gzip body; False after the last one. Other data after a body is ignored."""
+        position = self._position - len(self._decoder.unused_data)
+        if not (self._content.startswith(GZIP_MAGIC) and self._content.startswith(GZIP_MAGIC, position)):
+            return False
+        self._members += 1
+        if self._members > MAX_MEMBERS:
+            raise zlib.error(f"more than {MAX_MEMBERS} members")
+        self._position, self._decoder = position, zlib.decompressobj(wbits=GZIP_OR_ZLIB)
         return True
 
     def _add(self, chunk: bytes) -> None:

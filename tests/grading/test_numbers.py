@@ -84,6 +84,16 @@ def test_two_units_must_be_the_same(answer: str, gold: str) -> None:
     assert difference(answer, gold) is not None
 
 
+@pytest.mark.parametrize(
+    ("answer", "gold", "is_right"),
+    [("212", "212_3", True), ("212_3", "212_3", True), ("212_3", "212", False), ("23", "212_3", False),
+     ("100_8", "100", False), ("77_{16}", "77", False), ("212_4", "212_3", False)],
+)  # fmt: skip
+def test_a_base_may_be_left_out_but_not_added(answer: str, gold: str, is_right: bool) -> None:
+    """A question in base three is answered by the digits; a number in base three is no decimal number."""
+    assert (difference(answer, gold) is None) == is_right
+
+
 def test_a_division_still_to_be_done_is_no_answer_to_a_whole_number() -> None:
     """Copying `6/3` from the question is not working it out."""
     division, whole = parse_number("6/3"), parse_number("2")

@@ -552,7 +552,7 @@ async def test_an_endpoint_that_answers_every_row_with_one_error_costs_no_row(tm
 
 @pytest.mark.parametrize("kind", sorted(set(ENDPOINT_ERRORS) - {"conflict"}))
 async def test_rows_that_always_cause_an_error_of_the_endpoint_fail_alone(kind):
-    """A row that makes the endpoint fail must neither stop the run nor be run for ever."""
+    """A row that makes the endpoint fail must neither stop the run nor be sent without end."""
     stored, stop = [], StopCondition()
 
     async def send(job):

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 import pytest
@@ -122,6 +123,43 @@ async def test_an_answer_that_was_compressed_twice_is_read(kind: str, encoding: 
     """A gateway may compress an answer that is compressed already; it is paid and complete."""
     async with endpoint(with_length(gzip.compress(gzip.compress(b'{"text": "yes"}')), encoding)) as there:
         assert await client_for(there.url, kind).create_response(input="x") == {"text": "yes"}
+
+
+def raw_deflate(content: bytes) -> bytes:
+    compressor = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return compressor.compress(content) + compressor.flush()
+
+
+def in_members(content: bytes, size: int) -> bytes:
+    return b"".join(gzip.compress(content[start : start + size]) for start in range(0, len(content), size))
+
+
+@pytest.mark.parametrize("size", [9, 50_000, 2 * MIB + MIB // 2])
+@pytest.mark.parametrize(
+    ("encoding", "encode"),
+    [
+        (b"gzip", lambda content: in_members(content, len(content) // 7 + 1)),
+        (b"gzip", lambda content: gzip.compress(content) + bytes(512)),
+        (b"gzip", lambda content: in_members(content, len(content)) + gzip.compress(b"")),
+        (b"deflate", raw_deflate),
+        (b"deflate", lambda content: zlib.compress(content, 3)),
+        (b"gzip", lambda content: content),
+        (b"deflate", lambda content: content),
+    ],
+    ids=["members", "padding", "empty member", "raw deflate", "zlib", "plain as gzip", "plain as deflate"],
+)
+async def test_every_form_of_a_compressed_answer_is_read(encoding: bytes, encode: Any, size: int) -> None:
+    """A paid answer must not fail because its gateway compresses in an unusual way, or only says that it does."""
+    text = (b"0123456789abcdef" * (size // 16 + 1))[:size]
+    body = encode(b'{"text": "%b"}' % text)
+    async with endpoint(with_length(body, encoding)) as there, asyncio.timeout(30):
+        assert await client_for(there.url, "pool").create_response(input="x") == {"text": text.decode()}
+
+
+def test_many_empty_members_are_refused_soon() -> None:
+    """They take time without giving output, so that the limit on the output would never be reached."""
+    with pytest.raises(zlib.error, match="members"):
+        large_bodies.Decompressor(gzip.compress(b"") * 100_000, MIB).decode()
 
 
 async def test_a_damaged_inner_layer_is_an_answer_that_is_not_json() -> None:
