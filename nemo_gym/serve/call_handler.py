@@ -334,7 +334,7 @@ def _whole_reply(response: WholeResponse, cookie: tuple[str, str, str] | None) -
     if cookie is not None:
         name, value, attributes = cookie
         headers.append(("set-cookie", f"{name}={value}; {attributes}"))
-    return Reply(response.status_code, bytes(response.body), headers=headers)
+    return Reply(response.status_code, bytes(response.body), headers=headers, cookie=cookie)
 
 
 def _as_response(result: Any) -> Response | BaseException:

@@ -16,6 +16,7 @@ from nemo_gym.serve.call_handler import WholeResponse
 from nemo_gym.serve.endpoints import Handler, async_handler, json_bytes, resolved_signature
 from nemo_gym.serve.session_closing import SessionCloser
 from nemo_gym.wire.episode import Opening, Signals
+from nemo_gym.wire.run_seed_verify import BaseSeedSessionResponse
 
 REQUEST_NAME = "gym_request"
 """Parameter that receives the request if the wrapped handler has none."""
@@ -26,10 +27,14 @@ def with_opening(seed: Handler, tools: list[dict[str, Any]], closer: SessionClos
     if closer is not None:
         return _taking_session(seed, functools.partial(_seed_closable, tools=tools, closer=closer))
     call = async_handler(seed)
+    usual = json_bytes({OPENING_KEY: {"messages": [], "tools": tools}}) if tools else None
 
     @functools.wraps(seed)
     async def seed_and_open(*args: Any, **kwargs: Any) -> Any:
-        return seed_reply(await call(*args, **kwargs), tools, closes=False)
+        answer = await call(*args, **kwargs)
+        if usual is not None and type(answer) is BaseSeedSessionResponse:
+            return _signalling(usual, Signals(opening=True))
+        return seed_reply(answer, tools, closes=False)
 
     seed_and_open.__signature__ = resolved_signature(seed)  # type: ignore[attr-defined]
     return seed_and_open
@@ -76,8 +81,12 @@ def seed_reply(answer: Any, tools: list[dict[str, Any]], *, closes: bool) -> Any
     if has_opening:
         messages = [message.model_dump(mode="json", exclude_unset=True) for message in opening.messages]
         fields[OPENING_KEY] = {"messages": messages, "tools": tools}
-    headers = {EPISODE_HEADER: Signals(opening=has_opening, close=closes).header_value()}
-    return WholeResponse(json_bytes(fields), media_type="application/json", headers=headers)
+    return _signalling(json_bytes(fields), Signals(opening=has_opening, close=closes))
+
+
+def _signalling(body: bytes, signals: Signals) -> WholeResponse:
+    headers = {EPISODE_HEADER: signals.header_value()}
+    return WholeResponse(body, media_type="application/json", headers=headers)
 
 
 def _taking_session(handler: Handler, around: Callable[[Callable[[], Awaitable[Any]], str], Awaitable[Any]]) -> Handler:

@@ -164,8 +164,10 @@ class LocalResponse:
     def cookie_values(self) -> dict[str, str]:
         """Names and values of the cookies set by this response, without cookie attributes."""
         reply = self.reply
+        if reply.cookie is not None:
+            return {reply.cookie[0]: reply.cookie[1]}
         if reply.headers is None:
-            return {} if reply.cookie is None else {reply.cookie[0]: reply.cookie[1]}
+            return {}
         return {name: morsel.value for name, morsel in self.cookies.items()}
 
     @property

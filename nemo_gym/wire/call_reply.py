@@ -89,7 +89,7 @@ class Reply:
         self.headers = headers
         """All headers; None for an ordinary JSON answer."""
         self.cookie = cookie
-        """Name, value and attributes of the session cookie that an ordinary answer sets."""
+        """Name, value and attributes of the session cookie that the answer sets, also if `headers` contain it."""
 
     def body_bytes(self) -> bytes:
         body = self.body

@@ -10,7 +10,7 @@ import base64
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -89,10 +89,9 @@ class Signals:
 
     def header_value(self) -> str:
         """Return the fields that are set, as JSON."""
-        fields = asdict(self).items()
-        return orjson.dumps(
-            {name: value for name, value in fields if value is not None and value is not False}
-        ).decode()
+        values = {name: getattr(self, name) for name in self.__slots__}
+        fields = {name: value for name, value in values.items() if value is not None and value is not False}
+        return orjson.dumps(fields).decode()
 
     @classmethod
     def parse(cls, value: str) -> "Signals":
