@@ -31,7 +31,6 @@ from nemo_gym.keys import AGENT_REF_KEY_NAME, AGENTS, ATTEMPT_INDEX_KEY_NAME, RO
 from nemo_gym.launch.background_run import log_line
 from nemo_gym.launch.model_endpoints import wait_for_endpoints
 from nemo_gym.launch.run import Run, runnable_config
-from nemo_gym.launch.run_registry import registering
 from nemo_gym.rollout_collection import LimitOptions, RolloutCollectionHelper, rollout_sender
 from nemo_gym.rollouts.collect import DEFAULT_CONCURRENCY, RolloutRetryPolicy, ServerMonitor, attempt
 from nemo_gym.rollouts.outcome import (
@@ -47,6 +46,7 @@ from nemo_gym.rollouts.outcome import (
 )
 from nemo_gym.rollouts.token_delivery import TokenDelivery
 from nemo_gym.serve.correlation import rollout_path_prefix
+from nemo_gym.serve.run_registry import registering
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
 from nemo_gym.training.admission import STALE, Admission
 from nemo_gym.training.groups import GroupStream
