@@ -69,6 +69,8 @@ def probe() -> Isolation:
         box = launch(bwrap, None, BoxShape())
     except SandboxCreateError as error:
         fix = "allow user namespaces (sysctl user.max_user_namespaces), or use the docker provider"
+        if "source path" in str(error.problem):  # a folder of the interpreter that this user may not enter
+            fix = "use a Python interpreter in a folder that this user can read"
         return Isolation(f"bubblewrap does not work: {error.problem}", fix)
     box.close()
     return Isolation(None, None, box.landlock, can_map_users(), () if cgroups is None else cgroups.controllers)

@@ -3,8 +3,8 @@
 import pytest
 
 from nemo_gym.cli import doctor
-from nemo_gym.sandbox import SandboxUnsupportedError
-from nemo_gym.sandbox.providers.local import Isolation, probe
+from nemo_gym.sandbox import SandboxCreateError, SandboxUnsupportedError
+from nemo_gym.sandbox.providers.local import Isolation, isolation_probe, probe
 from nemo_gym.sandbox.providers.local.cgroups import MEMORY, PIDS
 
 
@@ -72,3 +72,22 @@ def test_limits_that_the_kernel_does_not_enforce_are_named(monkeypatch):
     lines = [f"{result.level} {result.subject}: {result.message}" for result in doctor._check_sandboxes()]
 
     assert "note Sandbox limits: memory and processes of a program are measured, not limited by the kernel" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("reason", "fix"),
+    [
+        ("bwrap: Can't find source path /home/a/python: Permission denied", "Python interpreter in a folder"),
+        ("bwrap: setting up uid map: Permission denied", "allow user namespaces"),
+    ],
+)
+def test_the_fix_fits_the_cause(monkeypatch, reason, fix):
+    """A user who may not enter the folder of the interpreter would change a kernel setting for nothing."""
+
+    def fail(*_):
+        raise SandboxCreateError(reason)
+
+    monkeypatch.setattr(isolation_probe, "find_bwrap", lambda: "bwrap")
+    monkeypatch.setattr(isolation_probe, "launch", fail)
+
+    assert fix in (isolation_probe.probe.__wrapped__().fix or "")
