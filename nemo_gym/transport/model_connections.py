@@ -288,7 +288,7 @@ class EndpointResponse(LocalResponse):
     async def decompress(self, max_bytes: int, *, reserves_memory: bool) -> None:
         """Decompress the body, a large one on a thread; raise `ResponseTooLong` if it is longer than `max_bytes`.
 
-        A body that is not compressed, although its header says so, stays as it is.
+        A JSON object that is not compressed, although the header says so, stays as it is.
         """
         decompressor = Decompressor(self.reply.body_bytes(), max_bytes)
         try:
@@ -298,7 +298,7 @@ class EndpointResponse(LocalResponse):
                 await asyncio.to_thread(decompressor.decode)
             self.reply.body = decompressor.body()
         except zlib.error as problem:
-            if not decompressor.has_header:
+            if self.reply.body_bytes().startswith(b"{") and not decompressor.has_header:
                 return
             self._body_error = self._body_error or ClientPayloadError(f"the answer cannot be decompressed: {problem}")
         except BaseException:
