@@ -141,10 +141,7 @@ def answer_error(
     answer: Callable[..., Any],
     check: Callable[[Any], Any] = lambda result: result,
 ) -> Handler:
-    """Wrap a handler: an `error_class` it raises becomes `answer(error, *arguments)`.
-
-    `check` returns the result to send, or raises an error.
-    """
+    """Wrap a handler: its `error_class` becomes `answer(error, *arguments)`; `check` returns the result to send."""
     call = async_handler(handler)
 
     @functools.wraps(handler)

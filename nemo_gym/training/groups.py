@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from nemo_gym.training.advantages import group_advantages
 from nemo_gym.training.stream import Launch, RolloutStream
 from nemo_gym.training.types import Rollout
 
@@ -54,8 +55,8 @@ class Group:
     @property
     def advantages(self) -> list[float]:
         """The reward of each usable rollout minus the baseline."""
-        baseline = self.baseline
-        return [reward - baseline for reward in self.rewards] if baseline is not None else []
+        advantages = group_advantages(self.usable, normalize=False)
+        return [advantages[rollout.rollout_id] for rollout in self.usable]
 
     def __str__(self) -> str:
         reasons = ", ".join(f"{reason} {count}" for reason, count in self.left_out.items())
