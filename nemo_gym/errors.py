@@ -13,6 +13,7 @@ GymError                              the problem, its location and the fix
 ├── ConversionError                   an API dialect cannot express something (NotImplementedError, ValueError)
 ├── FileProblem                       a file cannot be read or written (OSError)
 ├── ServerUnreachable                 no server answers at an address (ConnectionError)
+│   ├── RequestCancelled              code in the server's process cancelled a request of another one
 │   └── SessionLost                   the process that kept the state of a session has ended
 ├── InvalidReply                      the answer of a server cannot be used (JSONDecodeError)
 ├── DeadlineExceeded                  the time allowed for a call ran out (TimeoutError)

@@ -268,11 +268,11 @@ async def test_a_wrong_answer_scores_zero(client: ServerClient) -> None:
 
 @pytest.mark.asyncio
 async def test_a_failing_environment_fails_the_run_and_is_named(client: ServerClient) -> None:
-    """A rollout whose session was never seeded has no reward; the answer says who failed."""
+    """A row that the environment refuses is a bad row, not a broken server: a trainer must not send it again."""
     broken = row(0, 1)
     del broken["start"]
 
     reply = await client.post(server_name="loop", url_path="/run", json=broken)
 
-    assert reply.status == 500
+    assert reply.status == 422
     assert "start" in str(await get_response_json(reply))

@@ -354,10 +354,12 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             session.add_reward(signals.reward)
         limit, where = self.config.max_tool_output_bytes, f"{self.config.resources_server.name} /{tool}"
         try:
-            return read_content(await read_at_most(reply, limit, callee=where), signals)
+            content = await read_at_most(reply, limit, callee=where)
         except ResponseTooLong as problem:
             logger.warning("%s; the model gets an error instead (max_tool_output_bytes)", problem)
             return json.dumps({"error": f"The tool's answer is longer than {limit:,} bytes. Ask for less."})
+        try:
+            return read_content(content, signals)
         except ValueError as problem:
             raise EnvFailed(f"/{tool}: {problem}", where=self.config.resources_server.name) from None
 

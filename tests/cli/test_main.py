@@ -1,9 +1,7 @@
 """Every command has help, misspelt words get the nearest name, and old names still work."""
 
 import gc
-import importlib
 import json
-import pkgutil
 import re
 import sys
 import tomllib
@@ -20,6 +18,7 @@ from nemo_gym.cli.main import IMPORT_GC_THRESHOLD, main
 from nemo_gym.cli.parser import GROUPS, TOP_LEVEL_COMMANDS, build_parser
 from nemo_gym.errors import GymError
 from nemo_gym.rollouts.outcome import FailureKind
+from tests.all_modules import import_all_modules
 
 COMMANDS = [(group, name) for group, (_, commands) in GROUPS.items() for name in commands] + [
     (name,) for name in TOP_LEVEL_COMMANDS
@@ -168,9 +167,7 @@ def test_search_dirs_are_searched_first(tmp_path: Path, capsys: pytest.CaptureFi
 
 def error_classes() -> set[type[GymError]]:
     """Every kind of error the package can raise."""
-    for module in pkgutil.walk_packages(nemo_gym.__path__, "nemo_gym."):
-        if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
+    import_all_modules()
     result, waiting = set(), [GymError]
     while waiting:
         kind = waiting.pop()

@@ -1,14 +1,11 @@
 """The table of global configuration keys."""
 
 import argparse
-import importlib
-import pkgutil
 from collections.abc import Iterator
 
 import pytest
 from pydantic import BaseModel
 
-import nemo_gym
 from nemo_gym import global_config
 from nemo_gym.cli.completion import find_candidates
 from nemo_gym.cli.parser import GROUPS
@@ -18,6 +15,7 @@ from nemo_gym.config.checks import check_keys
 from nemo_gym.config.keys import ANY, COMMAND_KEYS, CONFIGURATION, KEYS, PORT, RESERVED_KEYS, Flag, Key, known_keys
 from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
 from nemo_gym.errors import ConfigError
+from tests.all_modules import import_all_modules
 from tools import reference
 
 
@@ -74,9 +72,7 @@ def subclasses(base: type[BaseModel]) -> Iterator[type[BaseModel]]:
 
 def test_every_key_that_a_command_reads_is_known():
     """Otherwise a correct key next to it would be reported as a misspelling, and a misspelling of it would not."""
-    for module in pkgutil.walk_packages(nemo_gym.__path__, "nemo_gym."):
-        if ".inside" not in module.name and "__main__" not in module.name:
-            importlib.import_module(module.name)
+    import_all_modules()
 
     classes = [cls for cls in subclasses(BaseNeMoGymCLIConfig) if cls.__module__.startswith("nemo_gym.")]
     unknown = {cls.__name__: sorted(cls.model_fields.keys() - known_keys()) for cls in classes}

@@ -509,7 +509,7 @@ async def test_a_failure_is_counted_only_if_the_request_of_the_rollout_may_have_
     stored, monitor = [], Monitor(*crashes)
 
     async def send(job):
-        monitor.lost = set(lost)
+        monitor.lost_instances = set(lost)
         raise ServerUnreachable("refused the connection", where="env")
 
     await collect(jobs_of(1), send, [], store=stored.append, rules=AttemptRules(needed_servers=NEEDED, monitor=monitor))
