@@ -226,7 +226,16 @@ def _build_samples(result: Mapping[str, Any], on_break: OnBreak) -> _SampleSet:
     next_turn = len(calls)
     for name, trace_calls in _side_traces(result, rollout_id, next_turn):
         _add_trace(built, trace_calls, [None] * len(trace_calls), rollout_id, on_break, trace=name)
+    built.left_out += _left_out_by_capture(result)
     return built
+
+
+def _left_out_by_capture(result: Mapping[str, Any]) -> Counter[str]:
+    """Return the generated tokens that token capture recorded but did not deliver, by reason."""
+    capture = result.get(NG_TOKEN_CAPTURE_KEY)
+    counts = capture.get("left_out") if isinstance(capture, Mapping) else None
+    pairs = counts.items() if isinstance(counts, Mapping) else ()
+    return Counter({f"token capture: {reason}": count for reason, count in pairs if isinstance(count, int)})
 
 
 def _add_trace(

@@ -223,6 +223,14 @@ def test_side_traces_are_samples_of_the_same_rollout() -> None:
     assert {sample.rollout_id for sample in rollout.samples} == {"3-1"}
 
 
+def test_tokens_that_capture_did_not_deliver_are_counted() -> None:
+    """A retried call was generated and paid, so it must not vanish from the count."""
+    rollout = rollout_of(record(call([1], [2]), _ng_token_capture={"left_out": {"retry": 3}}))
+
+    assert rollout.left_out == {"token capture: retry": 3}
+    assert rollout.trainable
+
+
 def test_step_rewards_belong_to_their_turns() -> None:
     """Per-turn credit needs the reward of each turn; a list of another length cannot be assigned."""
     items = [call([1], [2]), TOOL_RESULT, call([1, 2, 3], [4])]
