@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from nemo_gym.training.advantages import group_advantages
+from nemo_gym.training.advantages import relative_rewards
 from nemo_gym.training.stream import Launch, RolloutStream
 from nemo_gym.training.types import Rollout
 
@@ -55,8 +55,7 @@ class Group:
     @property
     def advantages(self) -> list[float]:
         """The reward of each usable rollout minus the baseline."""
-        advantages = group_advantages(self.usable, normalize=False)
-        return [advantages[rollout.rollout_id] for rollout in self.usable]
+        return relative_rewards(self.rewards, normalize=False)
 
     def __str__(self) -> str:
         reasons = ", ".join(f"{reason} {count}" for reason, count in self.left_out.items())
