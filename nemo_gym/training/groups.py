@@ -135,6 +135,7 @@ class GroupStream:
                 if usable >= self._need and not progress.has_enough:
                     progress.has_enough = True
                     self._cancel_rest(launch.group)
+                    self._stream.check_wants()
                 self._finish_if_done(launch.group)
         except StopAsyncIteration:
             self._done.put_nowait(None)

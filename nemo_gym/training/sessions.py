@@ -164,12 +164,19 @@ class Gym:
         """Return the groups of `rows`, `group_size` rollouts for each row, as they are complete.
 
         With `need`, a group ends when it has that many usable rollouts, and the others are cancelled.
+
+        Raises:
+            ValueError: a count is less than 1, or `need` is more than can be started, so no group would be complete.
         """
         at_once = at_once if at_once is not None else DEFAULT_CONCURRENCY
         need = need if need is not None else group_size
         _check_counts(group_size=group_size, at_once=at_once, need=need)
         if need > group_size:
             raise ValueError(f"need is {need}, more than group_size {group_size}; start more rollouts or need fewer")
+        limit = self.admission.limit(max_staleness if max_staleness is not None else self._max_staleness)
+        if limit is not None and need > limit:
+            problem = f"need is {need}, but batch_size and max_staleness permit only {limit} rollouts before an update"
+            raise ValueError(f"{problem}; need fewer, or raise one of them")
         room = at_once * (group_size + 1)  # each rollout in flight may be the last of its group
         return GroupStream(
             lambda wants, on_skip: self._add_stream(

@@ -124,6 +124,10 @@ class RolloutStream:
             self._launcher.admission.give_back()
         return checked
 
+    def check_wants(self) -> None:
+        """Call `wants` again for the rollout that waits to be started."""
+        self._launcher.admission.notify()
+
     async def aclose(self) -> None:
         """Stop: cancel the rollouts in flight and count what is not delivered. Idempotent."""
         if self._is_closed:
@@ -167,17 +171,12 @@ class RolloutStream:
         await self._slots.acquire()
         launch = self._launcher.prepare(row, task, repeat, self.max_staleness)
         admission = self._launcher.admission
-        is_admitted = self._wants(launch.group)
-        if is_admitted:
-            await admission.admit(self.max_staleness)
-            launch.version = admission.version
-        if not self._wants(launch.group):  # also if the group was completed while its rollout waited
-            if is_admitted:
-                admission.give_back()
+        if not await admission.admit(self.max_staleness, lambda: self._wants(launch.group)):
             self._slots.release()
             self._room.release()
             self._on_skip(launch.group)
             return
+        launch.version = admission.version
         self.in_flight[launch.job.key.rollout_id] = launch
         launch.work = asyncio.create_task(self._launcher.run(launch))
         launch.work.add_done_callback(lambda work: self._end(launch, work))

@@ -1,0 +1,77 @@
+"""Streams and groups end, and account for every rollout, whenever a trainer closes, cancels or needs fewer."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from omegaconf import OmegaConf
+
+from nemo_gym.rollouts.outcome import CancelledRollout, ScoredRollout
+from nemo_gym.training.sessions import Gym
+
+AGENT = {"responses_api_agents": {"simple_agent": {"entrypoint": "app.py", "host": "127.0.0.1", "port": 1}}}
+TOKENS = 3
+
+
+class ManualGym(Gym):
+    """A session without servers: a rollout ends, with `TOKENS` generated tokens, when the test says so."""
+
+    def __init__(self, **options):
+        client = SimpleNamespace(global_config_dict=OmegaConf.create({"agent": AGENT}), head_server_config=None)
+        super().__init__(client, **options)
+        self.ends = {}
+        self.constrained = False
+
+    async def _attempt(self, launch):
+        self.ends[launch.rollout_id] = asyncio.get_running_loop().create_future()
+        try:
+            await self.ends[launch.rollout_id]
+        except asyncio.CancelledError:
+            asyncio.current_task().uncancel()
+            return CancelledRollout(launch.job)
+        item = {
+            "type": "message",
+            "prompt_token_ids": [1],
+            "generation_token_ids": [2] * TOKENS,
+            "generation_log_probs": [-0.5] * TOKENS,
+            "constrained": self.constrained,
+        }
+        return ScoredRollout(launch.job, launch.job.with_key({"reward": 1.0, "response": {"output": [item]}}))
+
+    async def _ask_to_cancel(self, launch, seconds):
+        return False
+
+    async def wait_for_starts(self, count):
+        """Let the tasks run until `count` rollouts were started."""
+        async with asyncio.timeout(10):
+            while len(self.ends) < count:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+    async def end(self, *rollouts):
+        """End rollouts at the same moment, and let the tasks run until they left the engine."""
+        for rollout in rollouts:
+            self.ends[rollout].set_result(None)
+        async with asyncio.timeout(10):
+            while set(rollouts) & set(self.in_flight):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+
+async def test_a_group_that_has_enough_ends_although_no_more_may_be_started():
+    """The trainer updates the weights after the group; if the group waits for the update, neither goes on."""
+    gym = ManualGym(batch_size=3, max_staleness=0)
+    async with gym.groups([{}], 4, need=3) as groups:
+        await gym.wait_for_starts(3)
+        await gym.end("0-0", "0-1", "0-2")
+        async with asyncio.timeout(10):
+            group = await anext(groups)
+
+    assert (len(group.usable), group.left_out) == (3, {"not started": 1})
+
+
+async def test_a_group_that_can_never_be_complete_is_refused():
+    """It would wait for an update that the trainer makes only with the group."""
+    gym = ManualGym(batch_size=3, max_staleness=1)
+    with pytest.raises(ValueError, match="permit only 6 rollouts"):
+        gym.groups([], 8, need=7)
+    await gym.groups([], 8, need=6).aclose()
+    await gym.groups([], 8, need=7, max_staleness=2).aclose()
