@@ -124,6 +124,16 @@ class RolloutStream:
             self._launcher.admission.give_back()
         return checked
 
+    def discard(self, rollout: Rollout, reason: str) -> None:
+        """Count a rollout that is not delivered, and allow another one in its place."""
+        self._launcher.count_undelivered(rollout, reason)
+        if rollout.trainable:  # the place of another one was given back when it ended
+            self._launcher.admission.give_back()
+
+    def give_back(self) -> None:
+        """Allow another rollout in place of one that the consumer does not use."""
+        self._launcher.admission.give_back()
+
     def check_wants(self) -> None:
         """Call `wants` again for the rollout that waits to be started."""
         self._launcher.admission.notify()
@@ -140,7 +150,7 @@ class RolloutStream:
         while not self._ended.empty():
             ended = self._ended.get_nowait()
             if ended.rollout is not None:
-                self._launcher.count_undelivered(ended.rollout, reason)
+                self.discard(ended.rollout, reason)
         self._ended.put_nowait(_StreamEvent())  # wakes a consumer that waits
         self._launcher.forget_stream(self)
 

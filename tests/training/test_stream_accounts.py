@@ -75,3 +75,26 @@ async def test_a_group_that_can_never_be_complete_is_refused():
         gym.groups([], 8, need=7)
     await gym.groups([], 8, need=6).aclose()
     await gym.groups([], 8, need=7, max_staleness=2).aclose()
+
+
+async def test_usable_rollouts_beyond_need_leave_their_places():
+    """They are not trained on; if they kept their places, each group would start fewer until none is complete."""
+    gym = ManualGym(batch_size=4, max_staleness=0)
+    async with gym.groups([{}], 4, need=2) as groups:
+        await gym.wait_for_starts(4)
+        await gym.end("0-0", "0-1", "0-2", "0-3")
+        group = await anext(groups)
+
+        assert (len(group.usable), group.left_out) == (2, {"its group had enough rollouts": 2})
+        assert gym.capacity == 2
+
+
+async def test_rollouts_of_a_closed_stream_leave_their_places():
+    """A trainer that closes a stream and opens another one must get as many rollouts as before."""
+    gym = ManualGym(batch_size=2, max_staleness=0)
+    stream = gym.stream([{}, {}])
+    await gym.wait_for_starts(2)
+    await gym.end("0-0")
+    await stream.aclose()
+
+    assert (gym.capacity, gym.left_out) == (2, {"the stream was closed": TOKENS})
