@@ -113,6 +113,7 @@ class Gym:
         self._send = rollout_sender(client, limits, servers, tokens, keep_replies=True)
         self._tasks = 0
         self._streams: set[RolloutStream] = set()
+        self._group_streams: set[GroupStream] = set()
 
     @property
     def head(self) -> BaseServerConfig:
@@ -178,14 +179,17 @@ class Gym:
             problem = f"need is {need}, but batch_size and max_staleness permit only {limit} rollouts before an update"
             raise ValueError(f"{problem}; need fewer, or raise one of them")
         room = at_once * (group_size + 1)  # each rollout in flight may be the last of its group
-        return GroupStream(
+        groups = GroupStream(
             lambda wants, on_skip: self._add_stream(
                 rows, group_size, at_once, room, max_staleness, wants=wants, on_skip=on_skip
             ),
             self._cancel_launch,
+            self._group_streams.discard,
             group_size=group_size,
             need=need,
         )
+        self._group_streams.add(groups)
+        return groups
 
     def _add_stream(
         self, rows: Rows, group_size: int, at_once: int, room: int, max_staleness: int | None, **hooks: Any
@@ -245,6 +249,8 @@ class Gym:
 
     async def close(self) -> None:
         """Close every stream; called at the end of the session."""
+        for groups in list(self._group_streams):
+            await groups.aclose()
         for stream in list(self._streams):
             await stream.aclose()
 

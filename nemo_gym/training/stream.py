@@ -12,6 +12,8 @@ from nemo_gym.wire.stored_rollout import RolloutId, Row
 
 Rows = Iterable[Row] | AsyncIterable[Row]
 
+CLOSED = "the stream was closed"
+
 
 @dataclass(eq=False, slots=True)
 class Launch:
@@ -145,12 +147,11 @@ class RolloutStream:
         self._is_closed = True
         self._feeder.cancel()
         await asyncio.wait({self._feeder})
-        reason = "the stream was closed"
-        await self._launcher.abandon(list(self.in_flight.values()), reason)
+        await self._launcher.abandon(list(self.in_flight.values()), CLOSED)
         while not self._ended.empty():
             ended = self._ended.get_nowait()
             if ended.rollout is not None:
-                self.discard(ended.rollout, reason)
+                self.discard(ended.rollout, CLOSED)
         self._ended.put_nowait(_StreamEvent())  # wakes a consumer that waits
         self._launcher.forget_stream(self)
 

@@ -48,12 +48,14 @@ class ManualGym(Gym):
                 await asyncio.sleep(0)
 
     async def end(self, *rollouts):
-        """End rollouts at the same moment, and let the tasks run until they left the engine."""
+        """End rollouts at the same moment, and let the tasks run until they are sorted into groups."""
         for rollout in rollouts:
             self.ends[rollout].set_result(None)
         async with asyncio.timeout(10):
             while set(rollouts) & set(self.in_flight):  # noqa: ASYNC110
                 await asyncio.sleep(0)
+        for _ in range(10):  # turns of the event loop, in which nothing else is ready
+            await asyncio.sleep(0)
 
 
 async def test_a_group_that_has_enough_ends_although_no_more_may_be_started():
@@ -98,3 +100,17 @@ async def test_rollouts_of_a_closed_stream_leave_their_places():
     await stream.aclose()
 
     assert (gym.capacity, gym.left_out) == (2, {"the stream was closed": TOKENS})
+
+
+@pytest.mark.parametrize("closed", ["groups", "session"])
+async def test_groups_that_were_not_returned_are_counted(closed):
+    """Every generated token is delivered or counted, also in groups that are complete or partly done at the end."""
+    gym = ManualGym(batch_size=4, max_staleness=0)
+    groups = gym.groups([{}, {}], 2)
+    await gym.wait_for_starts(4)
+    await gym.end("0-0", "0-1", "1-0")
+    await (groups.aclose() if closed == "groups" else gym.close())
+
+    assert (gym.capacity, gym.left_out) == (4, {"the stream was closed": 3 * TOKENS})
+    with pytest.raises(StopAsyncIteration):
+        await anext(groups)
