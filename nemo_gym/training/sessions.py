@@ -230,9 +230,9 @@ class Gym:
         if is_paused:
             self.admission.pause()
         try:
-            if is_paused and self.policy is not None:
-                await self.policy.pause()
             try:
+                if is_paused and self.policy is not None:
+                    await self.policy.pause()
                 yield
                 if self.policy is not None:
                     await self.policy.set_version(version)

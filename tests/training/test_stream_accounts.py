@@ -7,6 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from nemo_gym.rollouts.outcome import CancelledRollout, ScoredRollout
+from nemo_gym.training.policy import Policy
 from nemo_gym.training.sessions import Gym
 
 AGENT = {"responses_api_agents": {"simple_agent": {"entrypoint": "app.py", "host": "127.0.0.1", "port": 1}}}
@@ -114,3 +115,51 @@ async def test_groups_that_were_not_returned_are_counted(closed):
     assert (gym.capacity, gym.left_out) == (4, {"the stream was closed": 3 * TOKENS})
     with pytest.raises(StopAsyncIteration):
         await anext(groups)
+
+
+class SlowPolicy(Policy):
+    """An engine that pauses at once, but whose answer to that fails or never arrives."""
+
+    def __init__(self, error=None):
+        super().__init__("http://127.0.0.1:9/v1", "m")
+        self.error = error
+        self.is_paused = False
+        self.was_asked = asyncio.Event()
+
+    async def pause(self):
+        self.is_paused = True
+        self.was_asked.set()
+        if self.error is not None:
+            raise self.error
+        await asyncio.Event().wait()
+
+    async def resume(self):
+        self.is_paused = False
+
+
+async def update(gym):
+    async with gym.weights(1):
+        raise AssertionError("the engine did not say that it is paused")
+
+
+async def test_an_engine_whose_pause_fails_is_resumed():
+    """The engine may have paused although its answer was lost; then it would stay paused."""
+    policy = SlowPolicy(ConnectionError("no answer"))
+    gym = ManualGym(policy=policy)
+    with pytest.raises(ConnectionError, match="no answer"):
+        await update(gym)
+
+    assert (policy.is_paused, gym.version) == (False, 0)
+
+
+async def test_an_engine_whose_pause_is_cancelled_is_resumed():
+    """A trainer that gives up an update goes on with the old weights, and so must the engine."""
+    policy = SlowPolicy()
+    gym = ManualGym(policy=policy)
+    updating = asyncio.create_task(update(gym))
+    await policy.was_asked.wait()
+    updating.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await updating
+
+    assert (policy.is_paused, gym.version) == (False, 0)
