@@ -284,6 +284,10 @@ class Gym:
             self.admission.give_back()
         return rollout
 
+    def cancelled_rollout(self, launch: Launch) -> Rollout:
+        """Return a rollout that was cancelled before it began."""
+        return self._as_rollout(launch, CancelledRollout(launch.job))
+
     async def _attempt(self, launch: Launch) -> Outcome:
         """Send a rollout, and again as the retry policy permits."""
         if launch.problem is not None:

@@ -46,6 +46,8 @@ class Launcher(Protocol):
 
     async def run(self, launch: Launch) -> Rollout: ...
 
+    def cancelled_rollout(self, launch: Launch) -> Rollout: ...
+
     async def abandon(self, launches: Iterable[Launch], reason: str) -> None: ...
 
     def count_undelivered(self, rollout: Rollout, reason: str) -> None: ...
@@ -197,8 +199,12 @@ class RolloutStream:
         del self.in_flight[launch.job.key.rollout_id]
         self._slots.release()
         if work.cancelled():
-            self._ended.put_nowait(_StreamEvent())
+            self._launcher.admission.give_back()
+            is_rollout = launch.cancel_reason is not None  # cancelled before its task first ran
+            rollout = self._launcher.cancelled_rollout(launch) if is_rollout else None
+            self._ended.put_nowait(_StreamEvent(launch, rollout))
         elif (error := work.exception()) is not None:
+            self._launcher.admission.give_back()
             self._ended.put_nowait(_StreamEvent(error=error))
         else:
             self._ended.put_nowait(_StreamEvent(launch, work.result()))

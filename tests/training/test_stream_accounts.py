@@ -163,3 +163,20 @@ async def test_an_engine_whose_pause_is_cancelled_is_resumed():
         await updating
 
     assert (policy.is_paused, gym.version) == (False, 0)
+
+
+async def test_a_rollout_cancelled_before_it_began_is_returned():
+    """A trainer that waits for what it cancelled, or for its group, would never go on, and its place would be lost."""
+    gym = ManualGym(batch_size=2, max_staleness=0)
+
+    async def rows():
+        yield {}
+        await gym.cancel("0-0", keep_prefix=False)  # its task exists, but has not run
+
+    async with gym.groups(rows(), 1) as groups:
+        rollouts = [rollout async for group in groups for rollout in group.rollouts]
+
+    assert gym.ends == {}
+    assert [(rollout.rollout_id, rollout.outcome) for rollout in rollouts] == [("0-0", "cancelled")]
+    assert rollouts[0].why_not == "cancelled: by the trainer; nothing generated was returned"
+    assert gym.capacity == 2
