@@ -358,9 +358,8 @@ class Gym:
 
     def count_undelivered(self, rollout: Rollout, reason: str) -> None:
         """Count the tokens of a rollout that is not delivered."""
-        spans = [span for sample in rollout.samples for span in sample.spans]
-        tokens = sum(span.end - span.start for span in spans) + sum(rollout.left_out.values())
-        self.left_out[reason] += tokens
+        trainable = sum(sample.trainable_tokens for sample in rollout.samples)
+        self.left_out[reason] += trainable + sum(rollout.left_out.values())  # which has the constrained tokens
 
     def forget_stream(self, stream: RolloutStream) -> None:
         self._streams.discard(stream)

@@ -180,3 +180,15 @@ async def test_a_rollout_cancelled_before_it_began_is_returned():
     assert [(rollout.rollout_id, rollout.outcome) for rollout in rollouts] == [("0-0", "cancelled")]
     assert rollouts[0].why_not == "cancelled: by the trainer; nothing generated was returned"
     assert gym.capacity == 2
+
+
+async def test_constrained_tokens_that_are_not_delivered_are_counted_once():
+    """The sum of delivered and counted tokens is compared with what the engine generated."""
+    gym = ManualGym()
+    gym.constrained = True
+    stream = gym.stream([{}])
+    await gym.wait_for_starts(1)
+    await gym.end("0-0")
+    await stream.aclose()
+
+    assert gym.left_out == {"the stream was closed": TOKENS}
