@@ -1,6 +1,7 @@
 """`Admission`: when a session may start another rollout, by pauses and by the staleness bound."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 from nemo_gym.training.types import Rollout
@@ -26,32 +27,43 @@ class Admission:
 
     def capacity(self, max_staleness: int | None) -> int | None:
         """Return how many rollouts may be started now; None if staleness or the batch size is not limited."""
+        updates = self.version - self._first_version
+        limit = self.limit(max_staleness, updates)
+        return None if limit is None else max(0, limit - self._issued)
+
+    def limit(self, max_staleness: int | None, updates: int = 0) -> int | None:
+        """Return how many rollouts may be started in all before update number `updates + 1`; None if not limited."""
         if max_staleness is None or self._batch_size is None:
             return None
-        updates = self.version - self._first_version
-        return max(0, (max_staleness + updates + 1) * self._batch_size - self._issued)
+        return (max_staleness + updates + 1) * self._batch_size
 
-    async def admit(self, max_staleness: int | None) -> None:
-        """Wait until a rollout may be started, and count it."""
-        while self._pauses or self.capacity(max_staleness) == 0:
+    async def admit(self, max_staleness: int | None, is_wanted: Callable[[], bool]) -> bool:
+        """Wait until a rollout may be started, and count it; return False if it is not wanted any more.
+
+        Call `notify` when `is_wanted` changes.
+        """
+        while is_wanted():
+            if not self._pauses and self.capacity(max_staleness) != 0:
+                self._issued += 1
+                return True
             await self._changed.wait()
-        self._issued += 1
+        return False
 
     def give_back(self) -> None:
         """Allow another rollout in place of one that cannot be used."""
         self._issued -= 1
-        self._notify()
+        self.notify()
 
     def pause(self) -> None:
         self._pauses += 1
 
     def resume(self) -> None:
         self._pauses -= 1
-        self._notify()
+        self.notify()
 
     def set_version(self, version: int) -> None:
         self.version = version
-        self._notify()
+        self.notify()
 
     def is_stale(self, version: int, max_staleness: int | None) -> bool:
         """Return whether tokens of `version` may not be used any more."""
@@ -65,6 +77,7 @@ class Admission:
         why_not = f"{STALE}: version {version} at version {self.version}, more than {max_staleness} behind"
         return replace(rollout, trainable=False, why_not=why_not)
 
-    def _notify(self) -> None:
+    def notify(self) -> None:
+        """Let the rollouts that wait check again whether they may be started."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from nemo_gym.training.advantages import relative_rewards
-from nemo_gym.training.stream import Launch, RolloutStream
+from nemo_gym.training.stream import CLOSED, Launch, RolloutStream
 from nemo_gym.training.types import Rollout
 
 NOT_STARTED = "not started"
@@ -88,12 +88,14 @@ class GroupStream:
         self,
         make_stream: Callable[[Callable[[str], bool], Callable[[str], None]], RolloutStream],
         cancel: CancelLaunch,
+        forget: Callable[["GroupStream"], None],
         *,
         group_size: int,
         need: int,
     ) -> None:
+        """Prepare a stream of groups. `forget` is called when it is closed."""
         self._group_size, self._need = group_size, need
-        self._cancel = cancel
+        self._cancel, self._forget = cancel, forget
         self._open: dict[str, _GroupProgress] = {}
         self._done: asyncio.Queue[_GroupProgress | BaseException | None] = asyncio.Queue()
         self._stream = make_stream(self._wants, self._skip)
@@ -112,11 +114,23 @@ class GroupStream:
         raise progress or StopAsyncIteration
 
     async def aclose(self) -> None:
-        """Stop: cancel the rollouts in flight; their tokens are counted in the session's `left_out`. Idempotent."""
+        """Stop: cancel the rollouts in flight and drop the groups that were not returned. Idempotent.
+
+        The tokens of both are counted in the session's `left_out`.
+        """
         await self._stream.aclose()
         if self._collector is not asyncio.current_task():
             await asyncio.wait({self._collector})
+        dropped = list(self._open.values())
+        self._open.clear()
+        while not self._done.empty():
+            progress = self._done.get_nowait()
+            if isinstance(progress, _GroupProgress):
+                dropped.append(progress)
+        for _, rollout in (ended for progress in dropped for ended in progress.ended):
+            self._stream.discard(rollout, CLOSED)
         self._done.put_nowait(None)
+        self._forget(self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -135,6 +149,7 @@ class GroupStream:
                 if usable >= self._need and not progress.has_enough:
                     progress.has_enough = True
                     self._cancel_rest(launch.group)
+                    self._stream.check_wants()
                 self._finish_if_done(launch.group)
         except StopAsyncIteration:
             self._done.put_nowait(None)
@@ -174,6 +189,7 @@ class GroupStream:
                 usable += 1
                 if usable > self._need:
                     rollout = replace(rollout, trainable=False, why_not=ENOUGH)
+                    self._stream.give_back()
             if not is_usable(rollout):
                 left_out[rollout.why_not or rollout.outcome] += 1
             rollouts.append(rollout)

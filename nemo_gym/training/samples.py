@@ -305,7 +305,7 @@ def _model_turns(items: Sequence[Any]) -> list[list[Mapping[str, Any]]]:
 
 
 def _is_from_model(item: Mapping[str, Any]) -> bool:
-    kind = item.get("type", "message")
+    kind = str(item.get("type") or "message")
     return item.get("role", "assistant") == "assistant" if kind == "message" else not kind.endswith("_output")
 
 
@@ -404,9 +404,10 @@ def _mask_reason(record: Mapping[str, Any]) -> str:
 def _count_generated(result: Mapping[str, Any]) -> int:
     """Count the generated token ids of a record whose token fields are invalid."""
     items = [item for item in StoredRollout(result).output if isinstance(item, Mapping)]
-    for trace in result.get(NG_TOKEN_TRACES_KEY) or []:
+    traces = result.get(NG_TOKEN_TRACES_KEY)
+    for trace in traces if isinstance(traces, list) else []:
         calls = trace.get("calls") if isinstance(trace, Mapping) else None
-        items += [call for call in calls or [] if isinstance(call, Mapping)]
+        items += [call for call in (calls if isinstance(calls, list) else []) if isinstance(call, Mapping)]
     lists = (item.get("generation_token_ids") for item in items)
     return sum(len(ids) for ids in lists if isinstance(ids, list))
 

@@ -113,6 +113,7 @@ class Gym:
         self._send = rollout_sender(client, limits, servers, tokens, keep_replies=True)
         self._tasks = 0
         self._streams: set[RolloutStream] = set()
+        self._group_streams: set[GroupStream] = set()
 
     @property
     def head(self) -> BaseServerConfig:
@@ -164,21 +165,31 @@ class Gym:
         """Return the groups of `rows`, `group_size` rollouts for each row, as they are complete.
 
         With `need`, a group ends when it has that many usable rollouts, and the others are cancelled.
+
+        Raises:
+            ValueError: a count is less than 1, or `need` is more than can be started, so no group would be complete.
         """
         at_once = at_once if at_once is not None else DEFAULT_CONCURRENCY
         need = need if need is not None else group_size
         _check_counts(group_size=group_size, at_once=at_once, need=need)
         if need > group_size:
             raise ValueError(f"need is {need}, more than group_size {group_size}; start more rollouts or need fewer")
+        limit = self.admission.limit(max_staleness if max_staleness is not None else self._max_staleness)
+        if limit is not None and need > limit:
+            problem = f"need is {need}, but batch_size and max_staleness permit only {limit} rollouts before an update"
+            raise ValueError(f"{problem}; need fewer, or raise one of them")
         room = at_once * (group_size + 1)  # each rollout in flight may be the last of its group
-        return GroupStream(
+        groups = GroupStream(
             lambda wants, on_skip: self._add_stream(
                 rows, group_size, at_once, room, max_staleness, wants=wants, on_skip=on_skip
             ),
             self._cancel_launch,
+            self._group_streams.discard,
             group_size=group_size,
             need=need,
         )
+        self._group_streams.add(groups)
+        return groups
 
     def _add_stream(
         self, rows: Rows, group_size: int, at_once: int, room: int, max_staleness: int | None, **hooks: Any
@@ -219,9 +230,9 @@ class Gym:
         if is_paused:
             self.admission.pause()
         try:
-            if is_paused and self.policy is not None:
-                await self.policy.pause()
             try:
+                if is_paused and self.policy is not None:
+                    await self.policy.pause()
                 yield
                 if self.policy is not None:
                     await self.policy.set_version(version)
@@ -238,6 +249,8 @@ class Gym:
 
     async def close(self) -> None:
         """Close every stream; called at the end of the session."""
+        for groups in list(self._group_streams):
+            await groups.aclose()
         for stream in list(self._streams):
             await stream.aclose()
 
@@ -270,6 +283,10 @@ class Gym:
         if not rollout.trainable:
             self.admission.give_back()
         return rollout
+
+    def cancelled_rollout(self, launch: Launch) -> Rollout:
+        """Return a rollout that was cancelled before it began."""
+        return self._as_rollout(launch, CancelledRollout(launch.job))
 
     async def _attempt(self, launch: Launch) -> Outcome:
         """Send a rollout, and again as the retry policy permits."""
@@ -341,9 +358,8 @@ class Gym:
 
     def count_undelivered(self, rollout: Rollout, reason: str) -> None:
         """Count the tokens of a rollout that is not delivered."""
-        spans = [span for sample in rollout.samples for span in sample.spans]
-        tokens = sum(span.end - span.start for span in spans) + sum(rollout.left_out.values())
-        self.left_out[reason] += tokens
+        trainable = sum(sample.trainable_tokens for sample in rollout.samples)
+        self.left_out[reason] += trainable + sum(rollout.left_out.values())  # which has the constrained tokens
 
     def forget_stream(self, stream: RolloutStream) -> None:
         self._streams.discard(stream)

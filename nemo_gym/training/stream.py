@@ -12,6 +12,8 @@ from nemo_gym.wire.stored_rollout import RolloutId, Row
 
 Rows = Iterable[Row] | AsyncIterable[Row]
 
+CLOSED = "the stream was closed"
+
 
 @dataclass(eq=False, slots=True)
 class Launch:
@@ -43,6 +45,8 @@ class Launcher(Protocol):
     def next_task(self) -> int: ...
 
     async def run(self, launch: Launch) -> Rollout: ...
+
+    def cancelled_rollout(self, launch: Launch) -> Rollout: ...
 
     async def abandon(self, launches: Iterable[Launch], reason: str) -> None: ...
 
@@ -124,6 +128,20 @@ class RolloutStream:
             self._launcher.admission.give_back()
         return checked
 
+    def discard(self, rollout: Rollout, reason: str) -> None:
+        """Count a rollout that is not delivered, and allow another one in its place."""
+        self._launcher.count_undelivered(rollout, reason)
+        if rollout.trainable:  # the place of another one was given back when it ended
+            self._launcher.admission.give_back()
+
+    def give_back(self) -> None:
+        """Allow another rollout in place of one that the consumer does not use."""
+        self._launcher.admission.give_back()
+
+    def check_wants(self) -> None:
+        """Call `wants` again for the rollout that waits to be started."""
+        self._launcher.admission.notify()
+
     async def aclose(self) -> None:
         """Stop: cancel the rollouts in flight and count what is not delivered. Idempotent."""
         if self._is_closed:
@@ -131,12 +149,11 @@ class RolloutStream:
         self._is_closed = True
         self._feeder.cancel()
         await asyncio.wait({self._feeder})
-        reason = "the stream was closed"
-        await self._launcher.abandon(list(self.in_flight.values()), reason)
+        await self._launcher.abandon(list(self.in_flight.values()), CLOSED)
         while not self._ended.empty():
             ended = self._ended.get_nowait()
             if ended.rollout is not None:
-                self._launcher.count_undelivered(ended.rollout, reason)
+                self.discard(ended.rollout, CLOSED)
         self._ended.put_nowait(_StreamEvent())  # wakes a consumer that waits
         self._launcher.forget_stream(self)
 
@@ -167,17 +184,12 @@ class RolloutStream:
         await self._slots.acquire()
         launch = self._launcher.prepare(row, task, repeat, self.max_staleness)
         admission = self._launcher.admission
-        is_admitted = self._wants(launch.group)
-        if is_admitted:
-            await admission.admit(self.max_staleness)
-            launch.version = admission.version
-        if not self._wants(launch.group):  # also if the group was completed while its rollout waited
-            if is_admitted:
-                admission.give_back()
+        if not await admission.admit(self.max_staleness, lambda: self._wants(launch.group)):
             self._slots.release()
             self._room.release()
             self._on_skip(launch.group)
             return
+        launch.version = admission.version
         self.in_flight[launch.job.key.rollout_id] = launch
         launch.work = asyncio.create_task(self._launcher.run(launch))
         launch.work.add_done_callback(lambda work: self._end(launch, work))
@@ -187,8 +199,12 @@ class RolloutStream:
         del self.in_flight[launch.job.key.rollout_id]
         self._slots.release()
         if work.cancelled():
-            self._ended.put_nowait(_StreamEvent())
+            self._launcher.admission.give_back()
+            is_rollout = launch.cancel_reason is not None  # cancelled before its task first ran
+            rollout = self._launcher.cancelled_rollout(launch) if is_rollout else None
+            self._ended.put_nowait(_StreamEvent(launch, rollout))
         elif (error := work.exception()) is not None:
+            self._launcher.admission.give_back()
             self._ended.put_nowait(_StreamEvent(error=error))
         else:
             self._ended.put_nowait(_StreamEvent(launch, work.result()))

@@ -258,3 +258,20 @@ def test_identity_and_group_are_stable() -> None:
     assert (rollout.rollout_id, rollout.task, rollout.group, rollout.attempt) == ("3-1-a2", 3, "3", 2)
     assert rollout.agent == "solver"
     assert rollout_of(record(call([1], [2])), group="step-4/3").group == "step-4/3"
+
+
+@pytest.mark.parametrize("kind", [None, 7])
+def test_an_item_with_an_odd_type_is_read(kind):
+    """Agents write what they like; one odd item must not end the training with an AttributeError."""
+    rollout = rollout_of(record(call([1], [2, 3], type=kind)))
+
+    assert rollout.trainable
+    assert [sample.trainable_tokens for sample in rollout.samples] == [2]
+
+
+@pytest.mark.parametrize("traces", [5, [{"calls": 5}]])
+def test_odd_traces_of_a_record_with_invalid_tokens_are_not_counted(traces):
+    """A record that is malformed in two places is a rollout that is not trainable, not an exception."""
+    rollout = rollout_of(record(call([1], [2, 3], [-0.5]), _ng_token_traces=traces))
+
+    assert (rollout.trainable, rollout.left_out) == (False, {INVALID: 2})
