@@ -14,7 +14,6 @@ from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from nemo_gym.base_resources_server import (
-    RESERVED_MCP_TOOL_NAMES,
     AggregateMetrics,
     AggregateMetricsRequest,
     BaseRunRequest,
@@ -33,6 +32,7 @@ from nemo_gym.keys import (
     CLOSE_PATH,
     NG_FAILURE_CLASS_KEY,
     NG_FAILURE_DETAIL_KEY,
+    RESERVED_TOOL_NAMES,
     STEP_REWARDS_KEY,
 )
 from nemo_gym.openai_utils import (
@@ -114,7 +114,7 @@ def tool_arguments(call: NeMoGymResponseFunctionToolCall) -> dict[str, Any]:
     Raises:
         ValueError: the message is written for the model.
     """
-    if call.name in RESERVED_MCP_TOOL_NAMES or not TOOL_NAME.fullmatch(call.name):
+    if call.name in RESERVED_TOOL_NAMES or not TOOL_NAME.fullmatch(call.name):
         raise ValueError(f"There is no tool named {call.name!r}.")
     return parse_tool_arguments(call.arguments)
 
