@@ -53,6 +53,7 @@ from nemo_gym.transport import call_timing, deadlines, reply_log
 from nemo_gym.transport.client_response import reply_header
 from nemo_gym.wire.episode import NO_SIGNALS, Opening, Signals, apply_opening
 from nemo_gym.wire.run_seed_verify import BaseRunRequest, BaseVerifyResponse
+from nemo_gym.wire.stored_rollout import REWARD_KEY
 
 RESPONSES_PATH = "/v1/responses"
 
@@ -265,6 +266,8 @@ def _cancellable_id(body: BaseModel | dict[str, Any] | None) -> str | None:
 async def _cancelled_answer(body: BaseModel | dict[str, Any] | None, log: reply_log.ReplyLog | None) -> Response:
     """Return the answer of a cancelled `/run`: the fields of its request, no reward, and the prefix if it is kept."""
     fields = body.model_dump(mode="json", exclude_unset=True) if isinstance(body, BaseModel) else dict(body or {})
+    for result in (REWARD_KEY, RESPONSE_KEY_NAME):  # a row may be the record of an earlier rollout
+        fields.pop(result, None)
     answer = {**fields, NG_NO_PERSIST_KEY: True}
     response = await log.prefix_response() if log is not None else None
     if response is not None:

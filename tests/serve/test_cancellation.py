@@ -16,9 +16,12 @@ from nemo_gym.serve.app import create_app
 from nemo_gym.serve.failures import FailureMiddleware
 from nemo_gym.serve.webserver import uvicorn_options
 from nemo_gym.server_utils import ServerClient
+from nemo_gym.transport.deadlines import ALLOWANCE_HEADER
 from nemo_gym.wire.run_seed_verify import BaseRunRequest
 
 ROW = {"responses_create_params": {"input": "hi"}, "_ng_task_index": 7, "_ng_rollout_index": 1}
+
+KEEPS_REPLIES = {ALLOWANCE_HEADER: "keep_replies=1"}
 
 
 class RunRequest(BaseRunRequest):
@@ -142,6 +145,19 @@ async def test_cancelling_by_id_ends_the_run_with_an_answer(swallows):
         assert answer.status_code == 200
         assert answer.json()["_ng_no_persist"] is True
         assert "reward" not in answer.json()
+
+
+async def test_a_cancelled_run_has_no_reward_or_response_of_its_row():
+    """Records of earlier rollouts are used as rows; an old reward would be trained on as that of the new rollout."""
+    agent = make_agent()
+    row = ROW | {"reward": 1.0, "response": {"id": "old"}, "answer": "4"}
+    async with LocalServer(agent.prepare_webserver({})) as server, httpx.AsyncClient(timeout=5) as client:
+        url = f"http://127.0.0.1:{server.port}"
+        running = asyncio.create_task(client.post(f"{url}/run", json=row, headers=KEEPS_REPLIES))
+        await agent.started.wait()
+        await client.post(f"{url}/ng-rollout/7-1/cancel")
+
+        assert (await running).json() == ROW | {"answer": "4", "_ng_no_persist": True}
 
 
 class StrictAgent(Agent):
