@@ -6,7 +6,7 @@ import socket
 import httpx
 import orjson
 import pytest
-from fastapi import Body, Request
+from fastapi import BackgroundTasks, Body, Request
 from pydantic import ConfigDict
 
 from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, SimpleResponsesAPIAgent
@@ -112,8 +112,6 @@ async def test_background_work_after_the_answer_goes_on_without_the_client():
         await finish.wait()
         finished.set()
 
-    from fastapi import BackgroundTasks
-
     @app.post("/start")
     async def start(tasks: BackgroundTasks) -> dict:
         tasks.add_task(work)
@@ -130,6 +128,46 @@ async def test_background_work_after_the_answer_goes_on_without_the_client():
         finish.set()
 
         await asyncio.wait_for(finished.wait(), 1)
+
+
+async def test_background_work_that_ends_during_the_next_request_does_not_protect_it_from_a_disconnect():
+    """Both share a connection; otherwise the second request generates on without its client."""
+    app, finish, finished = create_app(), asyncio.Event(), asyncio.Event()
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def work():
+        await finish.wait()
+        finished.set()
+
+    @app.post("/start")
+    async def start(tasks: BackgroundTasks) -> dict:
+        tasks.add_task(work)
+        return {}
+
+    @app.post("/wait")
+    async def wait() -> dict:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        return {}
+
+    async with LocalServer(app) as server, asyncio.timeout(5), httpx.AsyncClient() as client:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"POST /start HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+        assert b"200" in await reader.readline()
+        writer.write(b"POST /wait HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+        await started.wait()
+        finish.set()
+        await finished.wait()
+        await client.get(
+            f"http://127.0.0.1:{server.port}/"
+        )  # a round trip, so that the task of the first request ended
+        writer.close()
+
+        await cancelled.wait()
 
 
 @pytest.mark.parametrize("swallows", [False, True])
