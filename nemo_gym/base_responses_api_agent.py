@@ -53,6 +53,7 @@ from nemo_gym.transport import call_timing, deadlines, reply_log
 from nemo_gym.transport.client_response import reply_header
 from nemo_gym.wire.episode import NO_SIGNALS, Opening, Signals, apply_opening
 from nemo_gym.wire.run_seed_verify import BaseRunRequest, BaseVerifyResponse
+from nemo_gym.wire.stored_rollout import REWARD_KEY
 
 RESPONSES_PATH = "/v1/responses"
 
@@ -130,6 +131,7 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
     def setup_webserver(self) -> FastAPI:
         """Build the app with the routes of every agent server."""
         app = create_app(title=type(self).__name__)
+        app.state.agent_name = self.config.name  # for `serve.cancellation`
         self.setup_session_middleware(app)
         app.post(RESPONSES_PATH)(json_endpoint(self.responses))
         _add_rollout_routes(app.router)
@@ -227,7 +229,7 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
             log = reply_log.ReplyLog() if allowance is not None and allowance.keep_replies else None
             answer = None
             try:
-                with RolloutScope(rollout_id or _cancellable_id(body)) as scope:
+                with self._cancellable(body, allowance) as scope:
                     answer = await self._run_logged(call(*args, **kwargs), rollout_id, log)
             except Exception as error:
                 if timer is not None:
@@ -244,6 +246,21 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         run_with_rollout.__signature__ = resolved_signature(run)  # type: ignore[attr-defined]
         return run_with_rollout
 
+    def _cancellable(
+        self, body: BaseModel | dict[str, Any] | None, allowance: deadlines.Allowance | None
+    ) -> RolloutScope:
+        """Return the scope of a run request; it can be cancelled by id if its caller keeps the replies."""
+        caller = allowance.keep_replies if allowance is not None else None
+        if not caller:
+            return RolloutScope(self.config.name, None)
+        rollout_id, rollout = None, call_timing.current_rollout()
+        with suppress(ValueError):
+            rollout_id = maybe_rollout_id_from_run_body(body) if body is not None else None
+        if rollout_id is not None or rollout is None:
+            return RolloutScope(self.config.name, rollout_id, caller=caller)
+        # The class of the request drops the id; the header has no attempt.
+        return RolloutScope(self.config.name, call_timing.format_rollout(rollout), caller=caller, has_attempt=False)
+
     async def _run_logged(self, work: Awaitable[Any], rollout_id: str | None, log: reply_log.ReplyLog | None) -> Any:
         """Await a rollout; its model calls have the rollout id if it is captured, and add to the log if it has one."""
         if log is not None:
@@ -254,17 +271,11 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
             return await work
 
 
-def _cancellable_id(body: BaseModel | dict[str, Any] | None) -> str | None:
-    """Return the rollout id of a run request, or of its header if its class drops the id; None without a usable id."""
-    rollout_id, rollout = None, call_timing.current_rollout()
-    with suppress(ValueError):
-        rollout_id = maybe_rollout_id_from_run_body(body) if body is not None else None
-    return rollout_id or (None if rollout is None else call_timing.format_rollout(rollout))
-
-
 async def _cancelled_answer(body: BaseModel | dict[str, Any] | None, log: reply_log.ReplyLog | None) -> Response:
     """Return the answer of a cancelled `/run`: the fields of its request, no reward, and the prefix if it is kept."""
     fields = body.model_dump(mode="json", exclude_unset=True) if isinstance(body, BaseModel) else dict(body or {})
+    for result in (REWARD_KEY, RESPONSE_KEY_NAME):  # a row may be the record of an earlier rollout
+        fields.pop(result, None)
     answer = {**fields, NG_NO_PERSIST_KEY: True}
     response = await log.prefix_response() if log is not None else None
     if response is not None:

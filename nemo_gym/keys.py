@@ -45,6 +45,8 @@ MASK_SAMPLE_KEY = "mask_sample"
 MCP_SESSION_TOKEN_HEADER = "X-NeMo-Gym-Session-Token"
 MCP_METADATA_KEY = "mcp"
 RESERVED_MCP_TOOL_NAMES = frozenset({"verify", "seed_session", "aggregate_metrics", "mcp"})
+RESERVED_TOOL_NAMES = RESERVED_MCP_TOOL_NAMES | {"reverify_mode", "reset", "step", CLOSE_PATH.strip("/")}
+"""Routes that end, restart or grade an episode: no tool has such a name, and a model cannot call them."""
 
 ROLLOUT_PATH_PREFIX = "ng-rollout"
 TOKEN_CAPTURE_PATH_SEGMENT = "training-token-capture"

@@ -437,15 +437,15 @@ def rollout_sender(
     settings: Mapping[str, Any],
     tokens: TokenDelivery | None = None,
     *,
-    keep_replies: bool = False,
+    keep_replies: int | None = None,
 ) -> Send:
     """Return the function that sends a job to its agent with deadline and limits.
 
-    It adds captures if they are on in `settings`, and captured tokens with `tokens`. With `keep_replies` a cancelled
-    rollout returns what was generated; results are then handed to a trainer and not stored.
+    It adds captures if they are on in `settings`, and captured tokens with `tokens`. With `keep_replies`, the
+    caller's number, a cancelled rollout returns what was generated; results go to a trainer and are not stored.
     """
     seconds = config.rollout_timeout_seconds
-    allowance = replace(config.allowance, keep_replies=1) if keep_replies else config.allowance
+    allowance = replace(config.allowance, keep_replies=keep_replies) if keep_replies else config.allowance
     headers = {ALLOWANCE_HEADER: allowance.header_value()}
 
     async def send(job: Job) -> Any:

@@ -26,6 +26,9 @@ _ALWAYS_SECRET = _words(
 _SECRET_ENDINGS = _words("auth dsn jwt pat psk pw pass passkey salt otp totp webhook webhooks connstr")
 """Words that make a name secret at its end."""
 
+_SECRET_BLOCK_ENDINGS = _ALWAYS_SECRET | _SECRET_ENDINGS | _words("key keys token tokens")
+"""Last words with which a secret name makes a whole block secret: `secret_key`, but not `secret_store`."""
+
 _SECRET_PAIRS = _words(
     "webhookurl webhookurls webhookuri hookurl connectionstring connectionstrings connectionstr connectionuri "
     "connectionurl connstring connstr signedurl presignedurl sasurl"
@@ -121,11 +124,10 @@ def is_secret_block(name: str, block: Any) -> bool:
     The name of a server instance or of its implementation says nothing about its fields. In a block that is called
     `api_key_settings` or `secret_store`, the names in the block decide.
     """
-    words = _WORD.findall(name)
-    if not words or not _SERVER_BLOCK_KEYS.isdisjoint(block):
+    if not _SERVER_BLOCK_KEYS.isdisjoint(block) or not is_secret_name(name):
         return False
-    last = words[-1].lower()
-    return last in _ALWAYS_SECRET or (_ALWAYS_SECRET.isdisjoint(map(str.lower, words)) and is_secret_name(name))
+    words = [word.lower() for word in _WORD.findall(name) if not word.isdigit()]
+    return words[-1] in _SECRET_BLOCK_ENDINGS or _ALWAYS_SECRET.isdisjoint(words)
 
 
 def is_secret_value_key(key: str, block: Mapping[Any, Any]) -> bool:

@@ -55,7 +55,7 @@ class GymApp(FastAPI):
         """Answer a request to a plain JSON endpoint directly, and other requests through FastAPI."""
         if scope["type"] == "http" and OUTCOME_KEY not in scope:
             if scope["path"].startswith(ROLLOUT_PREFIX_START) and is_cancel_request(scope):
-                await answer_cancel(scope, send)
+                await answer_cancel(scope, send, getattr(self.state, "agent_name", ""))
                 return
             handler = self.call_handler
             if handler is not None and await handler.serve_http(scope, receive, send):

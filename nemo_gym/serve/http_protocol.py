@@ -93,7 +93,8 @@ class GuardedHttpProtocol(HttpToolsProtocol):
 
     async def _serve_until_disconnect(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the app; `connection_lost` cancels it if the answer is not complete by then."""
-        self._running, self._answer = asyncio.current_task(), getattr(send, "__self__", None)
+        task = self._running = asyncio.current_task()
+        self._answer = getattr(send, "__self__", None)
         try:
             await app(scope, receive, send)
         except asyncio.CancelledError:
@@ -101,7 +102,8 @@ class GuardedHttpProtocol(HttpToolsProtocol):
                 raise
             logger.debug("%s %s was cancelled: the client closed the connection", scope["method"], scope["path"])
         finally:
-            self._running = self._answer = None
+            if self._running is task:  # background work may end during the next request of the connection
+                self._running = self._answer = None
 
     def on_body(self, body: bytes) -> None:
         if self._is_refused:

@@ -36,12 +36,11 @@ class SessionCloser:
         self._timeout = timeout
         self._idle_seconds = idle_seconds
         self._used_at: OrderedDict[str, float] = OrderedDict()  # least recently used first
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: dict[str, asyncio.Task[None]] = {}  # the running hooks
 
     async def open(self, session_id: str) -> None:
         """Register a session; end the one that has the same id first, and start closing those that are idle."""
-        if session_id in self._used_at:
-            await self.close(session_id)
+        await self.close(session_id)
         self._used_at[session_id] = monotonic()
         oldest_allowed = monotonic() - self._idle_seconds
         for idle_id, used_at in list(self._used_at.items()):
@@ -60,20 +59,21 @@ class SessionCloser:
         """Close a session in the background, if it is open; the caller's deadline does not apply."""
         if self._used_at.pop(session_id, None) is not None:
             task = asyncio.get_running_loop().create_task(self._call_hook(session_id), context=Context())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._closing[session_id] = task
+            task.add_done_callback(lambda _: self._closing.pop(session_id, None))
 
     async def close(self, session_id: str) -> None:
-        """Close a session, if it is open, and wait for the end of the hook."""
-        if self._used_at.pop(session_id, None) is not None:
-            await self._call_hook(session_id)
+        """Close a session, if it is open, and wait for the end of its hook, also of one that runs already."""
+        self.close_later(session_id)
+        while (task := self._closing.get(session_id)) is not None:
+            await asyncio.wait({task})  # a caller that gives up does not end the hook
 
     async def close_all(self) -> None:
         """Close the open sessions and wait for all hooks, slightly longer than the timeout of one hook."""
         for session_id in list(self._used_at):
             self.close_later(session_id)
         if self._closing:
-            await asyncio.wait(self._closing, timeout=self._timeout + 1.0)
+            await asyncio.wait(self._closing.values(), timeout=self._timeout + 1.0)
 
     async def _call_hook(self, session_id: str) -> None:
         """Call the hook; log its error, or that it took too long. A failing hook fails no rollout."""

@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 
 from nemo_gym.errors import InvalidReward
-from nemo_gym.keys import CLOSE_PATH, EPISODE_HEADER, RESERVED_MCP_TOOL_NAMES, SESSION_ID_KEY
+from nemo_gym.keys import EPISODE_HEADER, RESERVED_TOOL_NAMES, SESSION_ID_KEY
 from nemo_gym.serve.blocking import run_blocking
 from nemo_gym.serve.call_handler import WholeResponse
 from nemo_gym.serve.endpoints import json_bytes
@@ -25,7 +25,6 @@ from nemo_gym.wire.episode import NO_SIGNALS, Signals, Step, as_content
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
-RESERVED_NAMES = RESERVED_MCP_TOOL_NAMES | {"reverify_mode", "reset", "step", CLOSE_PATH.strip("/")}
 _MARK = "_nemo_gym_tool"
 
 
@@ -101,8 +100,9 @@ def tool_methods(server_class: type) -> Mapping[str, ToolMethod]:
     for attribute, mark in marks.items():
         function = getattr(server_class, attribute)
         name, where = mark.name or attribute, f"{server_class.__name__}.{attribute}"
-        if name in RESERVED_NAMES or name in tools or not TOOL_NAME.fullmatch(name):
-            problem = "is reserved" if name in RESERVED_NAMES else "is used twice" if name in tools else "is invalid"
+        is_reserved = name in RESERVED_TOOL_NAMES
+        if is_reserved or name in tools or not TOOL_NAME.fullmatch(name):
+            problem = "is reserved" if is_reserved else "is used twice" if name in tools else "is invalid"
             raise InvalidTool(f"the tool name '{name}' {problem}", where=where, fix="@tool(name=...)")
         signature = read_signature(function, where, mark.description)
         tools[name] = ToolMethod(name, attribute, signature, inspect.iscoroutinefunction(function))

@@ -11,6 +11,7 @@ async with training.session({"config_paths": [...]}, policy=Policy.vllm(url, "my
 
 import asyncio
 import logging
+import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -109,8 +110,9 @@ class Gym:
         self._max_staleness = max_staleness
         self._rules = RolloutCollectionHelper(monitor=monitor).attempt_rules(limits, servers)
         self._retries = RolloutRetryPolicy(max_attempts=max_attempts)
+        self._number = 1 + secrets.randbelow(2**50)  # sessions at the same servers may use the same rollout ids
         tokens = TokenDelivery.from_config(servers)
-        self._send = rollout_sender(client, limits, servers, tokens, keep_replies=True)
+        self._send = rollout_sender(client, limits, servers, tokens, keep_replies=self._number)
         self._tasks = 0
         self._streams: set[RolloutStream] = set()
         self._group_streams: set[GroupStream] = set()
@@ -343,7 +345,7 @@ class Gym:
 
     async def _ask_to_cancel(self, launch: Launch, seconds: float) -> bool:
         """Ask the agent to cancel a rollout; return whether it was running there."""
-        path = f"{rollout_path_prefix(launch.rollout_id)}/cancel"
+        path = f"{rollout_path_prefix(launch.rollout_id)}/cancel?caller={self._number}"
         with deadlines.time_limit(seconds):
             reply = await self.client.post(server_name=launch.job.agent, url_path=path)
             await raise_for_status(reply)

@@ -318,7 +318,9 @@ class Allowance:
     request_seconds: float | None = None
     """Timeout of any call, if `request_timeout_seconds` is set; the other timeouts are not longer."""
     keep_replies: int | None = None
-    """Not a limit: 1 if the agent keeps the model replies, so that the rollout returns them when it is cancelled."""
+    """Not a limit: set if the agent keeps the model replies, so that the rollout returns them when it is cancelled.
+
+    The number tells callers apart that use the same rollout ids."""
 
     def header_value(self) -> str:
         """Return the value of `ALLOWANCE_HEADER`; limits that are None are omitted."""

@@ -14,7 +14,6 @@ from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from nemo_gym.base_resources_server import (
-    RESERVED_MCP_TOOL_NAMES,
     AggregateMetrics,
     AggregateMetricsRequest,
     BaseRunRequest,
@@ -28,11 +27,12 @@ from nemo_gym.base_responses_api_agent import (
     episode_signals,
     open_conversation,
 )
-from nemo_gym.errors import EnvFailed, InvalidReward
+from nemo_gym.errors import EnvFailed, InvalidReward, RequestCancelled, ServerUnreachable
 from nemo_gym.keys import (
     CLOSE_PATH,
     NG_FAILURE_CLASS_KEY,
     NG_FAILURE_DETAIL_KEY,
+    RESERVED_TOOL_NAMES,
     STEP_REWARDS_KEY,
 )
 from nemo_gym.openai_utils import (
@@ -64,6 +64,9 @@ MAX_SILENT_TURNS = 2
 """Turns in a row without a tool call or a message after which the episode ends."""
 CLOSE_SECONDS = 10.0
 """Limit of the call that ends an unverified session."""
+
+FAILURES_OF_TOOLS = frozenset(error.__name__ for error in (InvalidReward, RequestCancelled, ServerUnreachable))
+"""Errors in the reply of a tool that fail the rollout: they are no answer to the model."""
 
 
 @dataclass
@@ -114,7 +117,7 @@ def tool_arguments(call: NeMoGymResponseFunctionToolCall) -> dict[str, Any]:
     Raises:
         ValueError: the message is written for the model.
     """
-    if call.name in RESERVED_MCP_TOOL_NAMES or not TOOL_NAME.fullmatch(call.name):
+    if call.name in RESERVED_TOOL_NAMES or not TOOL_NAME.fullmatch(call.name):
         raise ValueError(f"There is no tool named {call.name!r}.")
     return parse_tool_arguments(call.arguments)
 
@@ -347,8 +350,8 @@ class SimpleAgent(SimpleResponsesAPIAgent):
     async def _tool_output(self, reply: Any, tool: str, session: Session) -> Content:
         """Read the reply of a tool, which may be a step, or return an error for the model if it is too long."""
         signals = episode_signals(reply)
-        if reply_header(reply, ERROR_HEADER) == InvalidReward.__name__:
-            await raise_for_status(reply)  # an error of the environment, not an answer for the model
+        if reply_header(reply, ERROR_HEADER) in FAILURES_OF_TOOLS:
+            await raise_for_status(reply)
         session.done = session.done or signals.done
         if signals.reward is not None:
             session.add_reward(signals.reward)

@@ -185,6 +185,26 @@ def test_every_text_of_a_secret_block_is_masked_in_repr():
     assert masked == "{'credentials': {'user': '****', 'pin': '****'}, 'plain': {'user': 'hunter'}}"
 
 
+SECRET_BLOCKS = """
+    password_auth bearer_auth cookie_auth secret_salt cookie_jwt credential_webhooks secret_key secret_token
+    bearer_token aws_secret_access_key secret_keys client_secret client_secret_2
+"""
+
+
+@pytest.mark.parametrize("name", SECRET_BLOCKS.split())
+def test_a_block_is_secret_if_its_last_word_names_a_secret(name):
+    """One key per deployment (`secret_key: {prod: …}`) must not be printed because the word `secret` stands first."""
+    assert mask_secrets({name: {"prod": "qZ7-plain-81"}}) == {name: {"prod": "****"}}
+
+
+@pytest.mark.parametrize("name", ["secret_store", "api_key_settings", "cookie_settings", "group_keys", "2"])
+def test_a_block_of_settings_stays_readable(name):
+    """The names in such a block decide; masking all of it would hide ordinary settings."""
+    block = {name: {"prod": "shared", "api_key": "qZ7-plain-81"}}
+
+    assert mask_secrets(block) == {name: {"prod": "shared", "api_key": "****"}}
+
+
 PLACES = [
     {"api_keys": {"nim": "qZ7-plain-81"}},
     {"hf_token": {"value": "qZ7-plain-81"}},

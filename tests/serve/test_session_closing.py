@@ -120,6 +120,25 @@ async def test_a_session_that_is_seeded_again_is_closed_first() -> None:
     assert len(world.server._running) == 1
 
 
+async def test_a_session_is_opened_again_only_after_the_hook_of_its_first_episode() -> None:
+    """A hook that is still running after a verification would remove the container of the second episode."""
+    events: list[str] = []
+    release = asyncio.Event()
+
+    async def close(session_id: str) -> None:
+        await release.wait()
+        events.append("closed")
+
+    closer = SessionCloser(close, name="docker", timeout=5, idle_seconds=60)
+    await closer.open("a")
+    closer.close_later("a")
+    asyncio.get_running_loop().call_soon(release.set)
+    await closer.open("a")
+    events.append("opened")
+
+    assert events == ["closed", "opened"]
+
+
 async def test_open_sessions_are_closed_at_shutdown() -> None:
     """A stopped run leaves no container behind."""
     world = World()

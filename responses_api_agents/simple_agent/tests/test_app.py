@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
 from omegaconf import OmegaConf
 from pydantic import BaseModel, PrivateAttr
@@ -18,8 +19,10 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from nemo_gym.config_types import BaseServerConfig
+from nemo_gym.keys import RESERVED_TOOL_NAMES
 from nemo_gym.server_utils import SESSION_ID_KEY, ServerClient
 from nemo_gym.transport import in_process
+from nemo_gym.transport.response_errors import ERROR_HEADER, FAILED_HEADER
 from responses_api_agents.simple_agent.app import SimpleAgent, SimpleAgentConfig, tool_arguments
 from responses_api_agents.simple_agent.client import main
 from responses_api_models.openai_model.tests.endpoint import ask
@@ -46,7 +49,7 @@ class Environment(SimpleResourcesServer):
 
     def setup_webserver(self) -> FastAPI:
         app = super().setup_webserver()
-        for tool in (self.weather, self.meet, self.refuse, self.crash, self.flood):
+        for tool in (self.weather, self.meet, self.refuse, self.crash, self.fail, self.flood):
             app.post(f"/{tool.__name__}")(tool)
         return app
 
@@ -65,6 +68,9 @@ class Environment(SimpleResourcesServer):
 
     async def refuse(self) -> None:
         raise HTTPException(409, "not on Sundays")
+
+    async def fail(self, body: dict[str, str]) -> JSONResponse:
+        return JSONResponse({}, 500, {FAILED_HEADER: "env", ERROR_HEADER: body["error"]})
 
     async def flood(self) -> str:
         return "x" * 20_000
@@ -190,9 +196,10 @@ def test_invalid_arguments_are_reported_to_the_model(arguments, complaint):
     assert verdict["reward"] == 0.0
 
 
-@pytest.mark.parametrize("name", ["verify", "seed_session", "aggregate_metrics", "../verify", "weather?x=1", ""])
+@pytest.mark.parametrize("name", [*sorted(RESERVED_TOOL_NAMES), "../verify", "weather?x=1", ""])
 def test_a_name_that_is_no_tool_never_reaches_the_server(name):
-    """A model must not be able to call the verifier or other routes of the server."""
+    """A model must not be able to call the verifier, or to end its session so that its answer gets no reward."""
+    assert {"verify", "close_session", "reset", "step"} < RESERVED_TOOL_NAMES
     response = Bench([{"tool_calls": [{"name": name}]}, DONE]).respond()
 
     assert "no tool" in json.loads(tool_texts(response)[0])["error"]
@@ -207,6 +214,16 @@ def test_the_error_of_a_tool_is_sent_to_the_model(name, text):
 
     assert text in tool_texts(response)[0]
     assert types(response)[-1] == "message"
+
+
+@pytest.mark.parametrize("error", ["RequestCancelled", "ServerUnreachable"])
+def test_a_failure_of_a_server_is_no_output_of_a_tool(error):
+    """The model did nothing wrong: the rollout must run again instead of scoring what the model makes of the error."""
+    bench = Bench([{"tool_calls": [{"name": "fail", "arguments": {"error": error}}]}, DONE])
+
+    reply = bench.http.post("/run", json={"responses_create_params": {"input": "What to wear?"}})
+
+    assert (reply.status_code, reply.headers[ERROR_HEADER], reply.headers[FAILED_HEADER]) == (500, error, "env")
 
 
 def test_a_too_long_tool_output_becomes_an_error(caplog):
