@@ -45,8 +45,10 @@ MASK_SAMPLE_KEY = "mask_sample"
 MCP_SESSION_TOKEN_HEADER = "X-NeMo-Gym-Session-Token"
 MCP_METADATA_KEY = "mcp"
 RESERVED_MCP_TOOL_NAMES = frozenset({"verify", "seed_session", "aggregate_metrics", "mcp"})
-RESERVED_TOOL_NAMES = RESERVED_MCP_TOOL_NAMES | {"reverify_mode", "reset", "step", CLOSE_PATH.strip("/")}
-"""Routes that end, restart or grade an episode: no tool has such a name, and a model cannot call them."""
+UNCALLABLE_NAMES = RESERVED_MCP_TOOL_NAMES | {"reverify_mode", CLOSE_PATH.strip("/")}
+"""Routes that end or grade an episode: a model cannot call them."""
+RESERVED_TOOL_NAMES = UNCALLABLE_NAMES | {"reset", "step"}
+"""Names that no method with `@tool` has; a route of another server may be a tool named `step`."""
 
 ROLLOUT_PATH_PREFIX = "ng-rollout"
 TOKEN_CAPTURE_PATH_SEGMENT = "training-token-capture"

@@ -32,8 +32,8 @@ from nemo_gym.keys import (
     CLOSE_PATH,
     NG_FAILURE_CLASS_KEY,
     NG_FAILURE_DETAIL_KEY,
-    RESERVED_TOOL_NAMES,
     STEP_REWARDS_KEY,
+    UNCALLABLE_NAMES,
 )
 from nemo_gym.openai_utils import (
     NeMoGymEasyInputMessage,
@@ -117,7 +117,7 @@ def tool_arguments(call: NeMoGymResponseFunctionToolCall) -> dict[str, Any]:
     Raises:
         ValueError: the message is written for the model.
     """
-    if call.name in RESERVED_TOOL_NAMES or not TOOL_NAME.fullmatch(call.name):
+    if call.name in UNCALLABLE_NAMES or not TOOL_NAME.fullmatch(call.name):
         raise ValueError(f"There is no tool named {call.name!r}.")
     return parse_tool_arguments(call.arguments)
 

@@ -19,7 +19,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from nemo_gym.config_types import BaseServerConfig
-from nemo_gym.keys import RESERVED_TOOL_NAMES
+from nemo_gym.keys import UNCALLABLE_NAMES
 from nemo_gym.server_utils import SESSION_ID_KEY, ServerClient
 from nemo_gym.transport import in_process
 from nemo_gym.transport.response_errors import ERROR_HEADER, FAILED_HEADER
@@ -196,10 +196,10 @@ def test_invalid_arguments_are_reported_to_the_model(arguments, complaint):
     assert verdict["reward"] == 0.0
 
 
-@pytest.mark.parametrize("name", [*sorted(RESERVED_TOOL_NAMES), "../verify", "weather?x=1", ""])
+@pytest.mark.parametrize("name", [*sorted(UNCALLABLE_NAMES), "../verify", "weather?x=1", ""])
 def test_a_name_that_is_no_tool_never_reaches_the_server(name):
     """A model must not be able to call the verifier, or to end its session so that its answer gets no reward."""
-    assert {"verify", "close_session", "reset", "step"} < RESERVED_TOOL_NAMES
+    assert {"verify", "close_session"} < UNCALLABLE_NAMES
     response = Bench([{"tool_calls": [{"name": name}]}, DONE]).respond()
 
     assert "no tool" in json.loads(tool_texts(response)[0])["error"]
