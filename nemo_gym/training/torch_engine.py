@@ -66,6 +66,16 @@ def forward_logits(model: nn.Module, sequences: list[list[int]]) -> Tensor:
     return logits
 
 
+@torch.inference_mode()
+def _vocabulary_size(model: nn.Module) -> int:
+    """Return the size of the input embedding of a `transformers` model, or the number of logits of any other."""
+    find = getattr(model, "get_input_embeddings", None)
+    embedding = find() if find is not None else None
+    if isinstance(embedding, nn.Embedding):
+        return int(embedding.num_embeddings)
+    return int(forward_logits(model, [[0]]).shape[-1])
+
+
 class TorchEngine:
     """Generates with its own copy of `model`, which changes only in `update`."""
 
@@ -73,6 +83,8 @@ class TorchEngine:
         self, model: nn.Module, end_ids: Collection[int], *, seed: int = 0, max_batch_size: int = MAX_BATCH_SIZE
     ) -> None:
         self._model = copy.deepcopy(model).eval().requires_grad_(False)
+        self.vocabulary_size = _vocabulary_size(self._model)
+        """Number of token ids that the model reads."""
         self._end_ids = frozenset(end_ids)
         self._random = random.Random(seed)
         self._max_batch_size = max_batch_size
@@ -179,7 +191,7 @@ class TorchEngine:
             request.versions.append(self._version)
             if token in self._end_ids:
                 finished.append((request, request.generation("stop")))
-            elif len(request.log_probs) == request.max_tokens:
+            elif len(request.log_probs) >= request.max_tokens:
                 finished.append((request, request.generation("length")))
         ended = {id(request) for request, _ in finished}
         self._running = [request for request in self._running if id(request) not in ended]

@@ -28,6 +28,8 @@ from nemo_gym.training.torch_engine import Generation, TorchEngine
 Json = dict[str, Any]
 
 MAX_BODY_BYTES = 256 * 1024**2
+TEMPERATURES = (1e-6, 1e6)
+"""The lowest and the highest temperature above 0; beyond them, logits in single precision overflow."""
 CLOSE_SECONDS = 5.0
 START_SECONDS = 60.0
 
@@ -163,8 +165,9 @@ class TorchPolicy(Policy):
 
     async def _completion(self, body: Json) -> Json:
         """Answer a Chat Completions request."""
-        _check_request(body)
+        _check_request(body, self.engine.vocabulary_size)
         prompt = render_prompt(self._tokenizer, body["messages"], body.get("tools"), self._end_ids)
+        _check_ids("the prompt", prompt, self.engine.vocabulary_size)
         space = self.settings.context_length - len(prompt)
         if space < 1:
             longest = self.settings.context_length
@@ -256,8 +259,8 @@ def _context_length(model: nn.Module) -> int:
     return length
 
 
-def _check_request(body: Any) -> None:
-    """Refuse what the engine does not do, instead of doing something else.
+def _check_request(body: Any, vocabulary_size: int) -> None:
+    """Refuse what the engine does not do, instead of doing something else or failing the batch of the request.
 
     Raises:
         RequestRefused: with the reason.
@@ -276,6 +279,30 @@ def _check_request(body: Any) -> None:
             )
     if body.get("tool_choice") not in (None, "auto", "none") or body.get("response_format") not in (None, {}):
         raise RequestRefused("tool_choice, response_format: this policy samples without a grammar")
+    _check_numbers(body)
+    for message in body["messages"]:
+        for name in ("prompt_token_ids", "generation_token_ids"):
+            _check_ids(name, message.get(name) or [], vocabulary_size)
+
+
+def _check_numbers(body: Json) -> None:
+    for name in ("max_completion_tokens", "max_tokens"):
+        limit = body.get(name)
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise RequestRefused(f"{name}: {limit!r} is not an integer of at least 1")
+    temperature = _first_set(body.get("temperature"), 1.0)
+    lowest, highest = TEMPERATURES
+    if type(temperature) not in (int, float) or not (temperature == 0 or lowest <= temperature <= highest):
+        raise RequestRefused(f"temperature: {temperature!r} is neither 0 nor between {lowest:g} and {highest:g}")
+
+
+def _check_ids(name: str, ids: Any, vocabulary_size: int) -> None:
+    """Refuse ids that the model has no embedding for: it would raise, and fail the other requests of the batch."""
+    if not isinstance(ids, list):
+        raise RequestRefused(f"{name}: a list of token ids is needed")
+    wrong = next((token for token in ids if type(token) is not int or not 0 <= token < vocabulary_size), None)
+    if wrong is not None:
+        raise RequestRefused(f"{name}: {wrong!r} is not a token id from 0 to {vocabulary_size - 1}")
 
 
 def _first_set(*values: Any) -> Any:

@@ -87,7 +87,7 @@ class TorchModel(SimpleResponsesAPIModel):
         extra, _, _ = settings_in_metadata(chat.get("metadata") or {})
         chat = {**chat, **extra}
         request = {name: chat[name] for name in ENGINE_FIELDS if chat.get(name) is not None}
-        if not (request.get("max_completion_tokens") or request.get("max_tokens")) and self.config.max_output_tokens:
+        if not request.keys() & {"max_completion_tokens", "max_tokens"} and self.config.max_output_tokens:
             request["max_completion_tokens"] = self.config.max_output_tokens
         return {**request, "model": self.config.model, "messages": with_last_ids_only(chat["messages"])}
 

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: python3 dev
 from nemo_gym.errors import ModelFailed  # noqa: E402
 from nemo_gym.training.grpo import token_logprobs  # noqa: E402
 from nemo_gym.training.tiny_model import WORDS, TinyTransformer  # noqa: E402
-from nemo_gym.training.torch_engine import Generation, TorchEngine  # noqa: E402
+from nemo_gym.training.torch_engine import Generation, TorchEngine, _vocabulary_size  # noqa: E402
 from nemo_gym.training.types import Sample  # noqa: E402
 
 SECONDS = 60.0
@@ -95,6 +95,23 @@ def test_the_end_token_ends_a_turn(model: TinyTransformer) -> None:
         engine.close()
 
     assert (len(reply.token_ids), reply.finish_reason) == (1, "stop")
+
+
+@pytest.mark.parametrize("max_tokens", [0, -1])
+def test_a_limit_below_one_ends_a_request(engine: TorchEngine, max_tokens: int) -> None:
+    """A request without an end runs past the context length, where the model raises and fails the whole batch."""
+    assert engine.submit([2], max_tokens=max_tokens).result(SECONDS).finish_reason == "length"
+
+
+def test_the_vocabulary_is_that_of_the_input_embedding(engine: TorchEngine) -> None:
+    """A model of `transformers` may read more tokens than it can sample, and any other shows its logits."""
+
+    class WithImageTokens(TinyTransformer):
+        def get_input_embeddings(self) -> object:
+            return torch.nn.Embedding(len(WORDS) + 8, 2)
+
+    assert engine.vocabulary_size == len(WORDS)
+    assert _vocabulary_size(WithImageTokens()) == len(WORDS) + 8
 
 
 def test_a_pause_stops_between_two_tokens_and_an_update_is_seen_in_the_versions(model: TinyTransformer) -> None:

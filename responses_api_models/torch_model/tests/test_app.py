@@ -115,6 +115,16 @@ async def test_sampling_options_and_the_seed_of_repeats_reach_the_engine() -> No
     assert "max_completion_tokens" not in second
 
 
+async def test_a_limit_of_zero_tokens_reaches_the_engine_which_refuses_it() -> None:
+    """Replacing it by the configured limit would hide the mistake of the caller."""
+    async with listening(chat=completion(**FIELDS)) as endpoint:
+        model = server(endpoint, max_output_tokens=5)
+        messages = [{"role": "user", "content": "hi"}]
+        await answer(model, "/v1/chat/completions", messages=messages, max_completion_tokens=0)
+
+    assert endpoint.calls[0].body["max_completion_tokens"] == 0
+
+
 async def test_log_probs_of_the_chat_dialect_are_refused() -> None:
     """The engine reports them in its own fields; an empty list would look like a reply without tokens."""
     async with listening(chat=completion(**FIELDS)) as endpoint:
