@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -114,33 +115,67 @@ def test_the_vocabulary_is_that_of_the_input_embedding(engine: TorchEngine) -> N
     assert _vocabulary_size(WithImageTokens()) == len(WORDS) + 8
 
 
-def test_a_pause_stops_between_two_tokens_and_an_update_is_seen_in_the_versions(model: TinyTransformer) -> None:
-    """A trainer must know which weights sampled a token; log-probs are those of the weights at that moment."""
-    first_step, go_on = threading.Event(), threading.Event()
+class HeldModel(TinyTransformer):
+    """A model whose steps wait until the test lets them go on."""
 
-    class SlowModel(TinyTransformer):
-        def forward(self, *args: object, **options: object) -> object:
-            first_step.set()
-            assert go_on.wait(SECONDS)
-            return super().forward(*args, **options)  # type: ignore[arg-type]
+    first_step: threading.Event
+    go_on: threading.Event
 
+    def forward(self, *args: object, **options: object) -> object:
+        self.first_step.set()
+        assert self.go_on.wait(SECONDS)
+        return super().forward(*args, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def held() -> Iterator[TorchEngine]:
+    """Return an engine whose first step has begun, for a request of three tokens."""
     engine = TorchEngine(TinyTransformer(), [NO_END])
-    engine._model.__class__ = SlowModel
-    try:
-        future = engine.submit([2], max_tokens=3)
-        assert first_step.wait(SECONDS)
-        updating = threading.Thread(target=engine.update, args=(model, 5))
-        updating.start()
-        assert engine.version == 0, "the step holds the lock"
-        go_on.set()
-        updating.join(SECONDS)
-        reply = future.result(SECONDS)
-    finally:
-        go_on.set()
-        engine.close()
+    model = engine._model
+    model.first_step, model.go_on = threading.Event(), threading.Event()
+    model.__class__ = HeldModel
+    yield engine
+    model.go_on.set()
+    engine.close()
 
-    assert reply.weight_version in (0, [0, 5], 5)  # the step may end before or after the update gets the lock
-    assert engine.version == 5
+
+def test_a_request_joins_while_a_step_runs(held: TorchEngine) -> None:
+    """The policy submits in its event loop: waiting for a step would stop all its connections for that time."""
+    first = held.submit([2], max_tokens=3)
+    assert held._model.first_step.wait(SECONDS)
+    with ThreadPoolExecutor(1) as other:
+        try:
+            second = other.submit(held.submit, [2], max_tokens=1).result(5)
+        finally:
+            held._model.go_on.set()
+
+    assert len(second.result(SECONDS).token_ids) == 1
+    assert len(first.result(SECONDS).token_ids) == 3
+
+
+@pytest.mark.parametrize("call", ["update", "pause"])
+def test_an_update_or_pause_comes_after_the_current_step_and_before_the_next(
+    held: TorchEngine, model: TinyTransformer, call: str
+) -> None:
+    """A trainer must know which weights sampled a token, and a busy engine must not keep it waiting."""
+    future = held.submit([2], max_tokens=3)
+    assert held._model.first_step.wait(SECONDS)
+    arguments = (model, 5) if call == "update" else ()
+    with ThreadPoolExecutor(1) as other:
+        try:
+            waiting = other.submit(getattr(held, call), *arguments)
+            while not held._holds:
+                assert not waiting.done(), "it did not wait for the step"
+            assert (held.version, held.tokens_generated) == (0, 0)
+        finally:
+            held._model.go_on.set()
+        waiting.result(SECONDS)
+    if call == "pause":
+        assert held.tokens_generated == 1
+        held.update(model, 5)
+        held.resume()
+
+    assert future.result(SECONDS).weight_version == [0, 5]
 
 
 def test_a_cancelled_request_frees_its_place(engine: TorchEngine) -> None:
