@@ -28,6 +28,11 @@ from nemo_gym.training.torch_engine import Generation, TorchEngine
 Json = dict[str, Any]
 
 MAX_BODY_BYTES = 256 * 1024**2
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "top_p": (1,), "top_k": (0, -1), "min_p": (0,), "frequency_penalty": (0,), "presence_penalty": (0,),
+    "repetition_penalty": (1,), "logit_bias": ({},), "stop": ("", []),
+}  # fmt: skip
+"""Options of sampling that the engine does not have, and their values that change nothing."""
 TEMPERATURES = (1e-6, 1e6)
 """The lowest and the highest temperature above 0; beyond them, logits in single precision overflow."""
 CLOSE_SECONDS = 5.0
@@ -166,7 +171,9 @@ class TorchPolicy(Policy):
     async def _completion(self, body: Json) -> Json:
         """Answer a Chat Completions request."""
         _check_request(body, self.engine.vocabulary_size)
-        prompt = render_prompt(self._tokenizer, body["messages"], body.get("tools"), self._end_ids)
+        has_tools = body.get("tool_choice") != "none"
+        tools = body.get("tools") if has_tools else None
+        prompt = render_prompt(self._tokenizer, body["messages"], tools, self._end_ids)
         _check_ids("the prompt", prompt, self.engine.vocabulary_size)
         space = self.settings.context_length - len(prompt)
         if space < 1:
@@ -175,17 +182,17 @@ class TorchPolicy(Policy):
             raise RequestRefused(problem, code="context_length_exceeded")
         limit = _first_set(body.get("max_completion_tokens"), body.get("max_tokens"), self.settings.max_tokens)
         generation = await asyncio.wrap_future(self._submit(prompt, min(limit, space), body))
-        return self._reply(prompt, generation)
+        return self._reply(prompt, generation, has_tools=has_tools)
 
     def _submit(self, prompt: list[int], max_tokens: int, body: Json) -> "Future[Generation]":
         temperature = _first_set(body.get("temperature"), self.settings.temperature)
         return self.engine.submit(prompt, max_tokens=max_tokens, temperature=float(temperature), seed=body.get("seed"))
 
-    def _reply(self, prompt: list[int], generation: Generation) -> Json:
-        """Build the chat completion, with the token fields on its message."""
+    def _reply(self, prompt: list[int], generation: Generation, *, has_tools: bool) -> Json:
+        """Build the chat completion, with the token fields on its message; without tools, all of it is text."""
         text = str(self._tokenizer.decode(generation.token_ids, skip_special_tokens=True))
         is_cut = generation.finish_reason == "length"
-        message: Json = {"role": "assistant", **self._parse(text)}
+        message: Json = {"role": "assistant", **(self._parse(text) if has_tools else {"content": text})}
         message |= {
             "prompt_token_ids": prompt,
             "generation_token_ids": generation.token_ids,
@@ -271,9 +278,8 @@ def _check_request(body: Any, vocabulary_size: int) -> None:
         raise RequestRefused("n: this policy returns one completion for each request")
     if body.get("stream"):
         raise RequestRefused("stream: this policy does not stream")
-    unbiased = {"top_p": (None, 1, 1.0), "top_k": (None, 0, -1), "min_p": (None, 0, 0.0)}
-    for name, neutral in unbiased.items():
-        if body.get(name) not in neutral:
+    for name, neutral in NEUTRAL.items():
+        if body.get(name) not in (None, *neutral):
             raise RequestRefused(
                 f"{name}: the log-probs would not be those of the policy; only temperature is supported"
             )

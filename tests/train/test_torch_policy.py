@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: python3 dev.py train")
 
+from nemo_gym.training.chat_tokens import tool_call  # noqa: E402
 from nemo_gym.training.demo import demo_policy, seeded_model  # noqa: E402
 from nemo_gym.training.tiny_model import CONTEXT_LENGTH, WORDS, WordTokenizer  # noqa: E402
 from nemo_gym.training.torch_policy import TorchPolicy, serve_policy  # noqa: E402
@@ -78,6 +79,10 @@ async def test_a_turn_that_was_cut_off_gets_its_end_token_in_the_prompt(policy: 
     [
         ({"n": 2}, "one completion"),
         ({"top_p": 0.9}, "log-probs"),
+        ({"top_k": 5}, "top_k"),
+        ({"stop": ["."]}, "stop"),
+        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"logit_bias": {"3": 5}}, "logit_bias"),
         ({"stream": True}, "stream"),
         ({"tool_choice": "required"}, "grammar"),
         ({"messages": []}, "at least one message"),
@@ -89,6 +94,29 @@ async def test_what_the_engine_does_not_do_is_refused(policy: TorchPolicy, chang
 
     assert status == 400
     assert problem in reply["error"]["message"]
+
+
+async def test_without_tools_they_are_neither_offered_nor_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that asks for a final text would get a tool call that it does not run."""
+    offered: list[object] = []
+    tokenizer = WordTokenizer()
+    render = tokenizer.apply_chat_template
+
+    def watch(*args: Any, tools: object = None, **options: Any) -> Any:
+        offered.append(tools)
+        return render(*args, **options)
+
+    monkeypatch.setattr(tokenizer, "apply_chat_template", watch)
+    tools = [{"type": "function", "function": {"name": "ask", "parameters": {}}}]
+    called = {"content": None, "tool_calls": [tool_call("ask", {})]}
+    with serve_policy(seeded_model(0), tokenizer, max_tokens=2, parse=lambda _: called) as policy:
+        _, auto = await post(policy, messages=[USER], tools=tools)
+        _, none = await post(policy, messages=[USER], tools=tools, tool_choice="none")
+
+    assert offered == [tools, None]
+    assert auto["choices"][0]["message"]["tool_calls"]
+    assert "tool_calls" not in none["choices"][0]["message"]
+    assert isinstance(none["choices"][0]["message"]["content"], str)
 
 
 TURN = {"role": "assistant", "content": "the", "generation_token_ids": [9], "generation_log_probs": [-1.0]}
