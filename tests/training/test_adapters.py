@@ -48,17 +48,24 @@ def test_skyrl(rollouts: list[Rollout]) -> None:
     assert output["rollout_metrics"] == {"rollouts": 3, "rollouts_left_out": 1}
 
 
-def test_slime_keeps_failed_rollouts_without_reward(rollouts: list[Rollout]) -> None:
-    """slime needs whole groups; a failed member must not carry a reward."""
+def test_slime_gives_removed_samples_the_mean_of_their_group(rollouts: list[Rollout]) -> None:
+    """slime makes a tensor of all rewards, so none may be None, and a failure must not move the baseline."""
     (group,) = slime.to_samples(rollouts)
 
-    assert [sample["reward"] for sample in group] == [1.0, None, 0.0]
+    assert [sample["reward"] for sample in group] == [1.0, 0.5, 0.0]
     assert [sample["remove_sample"] for sample in group] == [False, True, False]
     assert [sample["status"] for sample in group] == ["truncated", "failed", "truncated"]
     assert group[0]["tokens"] == [1, 2, 3, 4, 5, 6]
     assert group[0]["response_length"] == 4
     assert group[0]["weight_versions"] == ["7", "8"]
     assert len(group[0]["loss_mask"]) == len(group[0]["rollout_log_probs"]) == 4
+
+
+def test_slime_has_a_number_for_a_group_without_trainable_rollouts() -> None:
+    """One group that failed as a whole would otherwise stop the training step of all groups."""
+    (group,) = slime.to_samples([rollout(0, _ng_failure_class="server_died")])
+
+    assert [(sample["reward"], sample["remove_sample"]) for sample in group] == [(0.0, True)]
 
 
 def test_openrlhf_marks_ranges(rollouts: list[Rollout]) -> None:
