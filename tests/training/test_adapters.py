@@ -127,6 +127,24 @@ def test_nemo_rl_alternates_roles(rollouts: list[Rollout]) -> None:
     assert first["full_result"]["reward"] == 1.0
 
 
+def test_nemo_rl_has_no_empty_part_between_two_calls() -> None:
+    """`torch.tensor([])` has the type float, and makes the ids of the whole log floats when they are joined."""
+    continued = rollout_of(record(call([1], [2], [-0.1]), TOOL_RESULT, call([1, 2], [3], [-0.2]), TOOL_RESULT))
+    (result,) = nemo_rl.to_results([continued], tensor=list)
+
+    parts = [(message["role"], message["token_ids"]) for message in result["message_log"]]
+    assert parts == [("user", [1]), ("assistant", [2]), ("assistant", [3])]
+
+
+def test_rllm_has_no_trajectory_without_steps() -> None:
+    """It has nothing to train on, and its reward would still count in the group."""
+    broken = rollout_of(record(call([1], [2], constrained=True), TOOL_RESULT, call([8, 9], [4]), TOOL_RESULT))
+    assert len(broken.samples) == 2
+    (episode,) = rllm.to_episodes([broken])
+
+    assert [[step["response_ids"] for step in kept["steps"]] for kept in episode["trajectories"]] == [[[4]]]
+
+
 CONSTRAINED = rollout_of(
     record(call([1], [2], [-0.1], constrained=True), TOOL_RESULT, call([1, 2, 3], [4], [-0.2]), TOOL_RESULT)
 )
