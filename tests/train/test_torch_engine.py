@@ -128,7 +128,7 @@ class HeldModel(TinyTransformer):
 
 
 @pytest.fixture
-def held() -> Iterator[TorchEngine]:
+def held_engine() -> Iterator[TorchEngine]:
     """Return an engine whose first step has begun, for a request of three tokens."""
     engine = TorchEngine(TinyTransformer(), [NO_END])
     model = engine._model
@@ -139,15 +139,15 @@ def held() -> Iterator[TorchEngine]:
     engine.close()
 
 
-def test_a_request_joins_while_a_step_runs(held: TorchEngine) -> None:
+def test_a_request_joins_while_a_step_runs(held_engine: TorchEngine) -> None:
     """The policy submits in its event loop: waiting for a step would stop all its connections for that time."""
-    first = held.submit([2], max_tokens=3)
-    assert held._model.first_step.wait(SECONDS)
+    first = held_engine.submit([2], max_tokens=3)
+    assert held_engine._model.first_step.wait(SECONDS)
     with ThreadPoolExecutor(1) as other:
         try:
-            second = other.submit(held.submit, [2], max_tokens=1).result(5)
+            second = other.submit(held_engine.submit, [2], max_tokens=1).result(5)
         finally:
-            held._model.go_on.set()
+            held_engine._model.go_on.set()
 
     assert len(second.result(SECONDS).token_ids) == 1
     assert len(first.result(SECONDS).token_ids) == 3
@@ -155,25 +155,25 @@ def test_a_request_joins_while_a_step_runs(held: TorchEngine) -> None:
 
 @pytest.mark.parametrize("call", ["update", "pause"])
 def test_an_update_or_pause_comes_after_the_current_step_and_before_the_next(
-    held: TorchEngine, model: TinyTransformer, call: str
+    held_engine: TorchEngine, model: TinyTransformer, call: str
 ) -> None:
     """A trainer must know which weights sampled a token, and a busy engine must not keep it waiting."""
-    future = held.submit([2], max_tokens=3)
-    assert held._model.first_step.wait(SECONDS)
+    future = held_engine.submit([2], max_tokens=3)
+    assert held_engine._model.first_step.wait(SECONDS)
     arguments = (model, 5) if call == "update" else ()
     with ThreadPoolExecutor(1) as other:
         try:
-            waiting = other.submit(getattr(held, call), *arguments)
-            while not held._holds:
+            waiting = other.submit(getattr(held_engine, call), *arguments)
+            while not held_engine._holds:
                 assert not waiting.done(), "it did not wait for the step"
-            assert (held.version, held.tokens_generated) == (0, 0)
+            assert (held_engine.version, held_engine.tokens_generated) == (0, 0)
         finally:
-            held._model.go_on.set()
+            held_engine._model.go_on.set()
         waiting.result(SECONDS)
     if call == "pause":
-        assert held.tokens_generated == 1
-        held.update(model, 5)
-        held.resume()
+        assert held_engine.tokens_generated == 1
+        held_engine.update(model, 5)
+        held_engine.resume()
 
     assert future.result(SECONDS).weight_version == [0, 5]
 
