@@ -10,8 +10,9 @@ import copy
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -66,6 +67,16 @@ def forward_logits(model: nn.Module, sequences: list[list[int]]) -> Tensor:
     return logits
 
 
+@torch.inference_mode()
+def _vocabulary_size(model: nn.Module) -> int:
+    """Return the size of the input embedding of a `transformers` model, or the number of logits of any other."""
+    find = getattr(model, "get_input_embeddings", None)
+    embedding = find() if find is not None else None
+    if isinstance(embedding, nn.Embedding):
+        return int(embedding.num_embeddings)
+    return int(forward_logits(model, [[0]]).shape[-1])
+
+
 class TorchEngine:
     """Generates with its own copy of `model`, which changes only in `update`."""
 
@@ -73,18 +84,24 @@ class TorchEngine:
         self, model: nn.Module, end_ids: Collection[int], *, seed: int = 0, max_batch_size: int = MAX_BATCH_SIZE
     ) -> None:
         self._model = copy.deepcopy(model).eval().requires_grad_(False)
+        self.vocabulary_size = _vocabulary_size(self._model)
+        """Number of token ids that the model reads."""
         self._end_ids = frozenset(end_ids)
         self._random = random.Random(seed)
         self._max_batch_size = max_batch_size
         self._changed = threading.Condition()
-        """Guards the fields below; held during a step, so that weights change only between steps."""
+        """Guards the next four fields, and only for moments: `submit` is called in event loops."""
         self._waiting: deque[_Request] = deque()
+        self._paused = False
+        self._closed = False
+        self._holds = 0
+        """Number of callers that wait for the end of the current step or use the time before the next one."""
+        self._stepping = threading.Lock()
+        """Held during a step, and by those who need the time between two steps; taken before `_changed`, if both."""
         self._running: list[_Request] = []
         self._version = 0
         self.tokens_generated = 0
         """Number of tokens sampled since the start."""
-        self._paused = False
-        self._closed = False
         self._thread = threading.Thread(target=self._run, name="nemo-gym-torch-engine", daemon=True)
         self._thread.start()
 
@@ -115,14 +132,14 @@ class TorchEngine:
     def update(self, weights: "nn.Module | Mapping[str, Tensor] | None", version: int) -> None:
         """Copy weights between two steps and set their version; requests in flight continue with the new weights."""
         state = weights.state_dict() if isinstance(weights, nn.Module) else weights
-        with self._changed:
+        with self._between_steps():
             if state is not None:
                 self._model.load_state_dict(state)
             self._version = version
 
     def pause(self) -> None:
         """Return when the current step has ended; no token is generated until `resume`."""
-        with self._changed:
+        with self._between_steps():
             self._paused = True
 
     def resume(self) -> None:
@@ -140,18 +157,32 @@ class TorchEngine:
         for request in [*self._running, *self._waiting]:
             _fail(request, ModelFailed("the policy was closed"))
 
+    @contextmanager
+    def _between_steps(self) -> Iterator[None]:
+        """Wait for the end of the current step, and keep the next one from starting."""
+        with self._changed:
+            self._holds += 1
+        try:
+            with self._stepping:
+                yield
+        finally:
+            with self._changed:
+                self._holds -= 1
+                self._changed.notify_all()
+
     def _run(self) -> None:
         while True:
             with self._changed:
                 if not (self._running or self._waiting or self._closed):
                     self._changed.wait()
                     self._changed.wait(GATHER_SECONDS)  # releases the lock: concurrent requests can join
-                while self._paused and not self._closed:
+                while (self._paused or self._holds) and not self._closed:
                     self._changed.wait()
                 if self._closed:
                     return
+            with self._stepping:
                 finished = self._step()
-            for request, result in finished:  # outside the lock: callbacks of a future may submit a request
+            for request, result in finished:  # outside the locks: callbacks of a future may submit a request
                 if isinstance(result, Generation):
                     if not request.future.cancelled():
                         _finish(request, result)
@@ -160,8 +191,11 @@ class TorchEngine:
 
     def _step(self) -> list[tuple[_Request, Generation | Exception]]:
         """Generate one token for every running request, and return those that ended."""
-        while self._waiting and len(self._running) < self._max_batch_size:
-            self._running.append(self._waiting.popleft())
+        with self._changed:
+            if self._paused or self._holds:  # since `_run` looked
+                return []
+            while self._waiting and len(self._running) < self._max_batch_size:
+                self._running.append(self._waiting.popleft())
         self._running = [request for request in self._running if not request.future.cancelled()]
         if not self._running:
             return []
@@ -179,7 +213,7 @@ class TorchEngine:
             request.versions.append(self._version)
             if token in self._end_ids:
                 finished.append((request, request.generation("stop")))
-            elif len(request.log_probs) == request.max_tokens:
+            elif len(request.log_probs) >= request.max_tokens:
                 finished.append((request, request.generation("length")))
         ended = {id(request) for request, _ in finished}
         self._running = [request for request in self._running if id(request) not in ended]

@@ -28,6 +28,13 @@ from nemo_gym.training.torch_engine import Generation, TorchEngine
 Json = dict[str, Any]
 
 MAX_BODY_BYTES = 256 * 1024**2
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "top_p": (1,), "top_k": (0, -1), "min_p": (0,), "frequency_penalty": (0,), "presence_penalty": (0,),
+    "repetition_penalty": (1,), "logit_bias": ({},), "stop": ("", []),
+}  # fmt: skip
+"""Options of sampling that the engine does not have, and their values that change nothing."""
+TEMPERATURES = (1e-6, 1e6)
+"""The lowest and the highest temperature above 0; beyond them, logits in single precision overflow."""
 CLOSE_SECONDS = 5.0
 START_SECONDS = 60.0
 
@@ -163,8 +170,11 @@ class TorchPolicy(Policy):
 
     async def _completion(self, body: Json) -> Json:
         """Answer a Chat Completions request."""
-        _check_request(body)
-        prompt = render_prompt(self._tokenizer, body["messages"], body.get("tools"), self._end_ids)
+        _check_request(body, self.engine.vocabulary_size)
+        has_tools = body.get("tool_choice") != "none"
+        tools = body.get("tools") if has_tools else None
+        prompt = render_prompt(self._tokenizer, body["messages"], tools, self._end_ids)
+        _check_ids("the prompt", prompt, self.engine.vocabulary_size)
         space = self.settings.context_length - len(prompt)
         if space < 1:
             longest = self.settings.context_length
@@ -172,17 +182,17 @@ class TorchPolicy(Policy):
             raise RequestRefused(problem, code="context_length_exceeded")
         limit = _first_set(body.get("max_completion_tokens"), body.get("max_tokens"), self.settings.max_tokens)
         generation = await asyncio.wrap_future(self._submit(prompt, min(limit, space), body))
-        return self._reply(prompt, generation)
+        return self._reply(prompt, generation, has_tools=has_tools)
 
     def _submit(self, prompt: list[int], max_tokens: int, body: Json) -> "Future[Generation]":
         temperature = _first_set(body.get("temperature"), self.settings.temperature)
         return self.engine.submit(prompt, max_tokens=max_tokens, temperature=float(temperature), seed=body.get("seed"))
 
-    def _reply(self, prompt: list[int], generation: Generation) -> Json:
-        """Build the chat completion, with the token fields on its message."""
+    def _reply(self, prompt: list[int], generation: Generation, *, has_tools: bool) -> Json:
+        """Build the chat completion, with the token fields on its message; without tools, all of it is text."""
         text = str(self._tokenizer.decode(generation.token_ids, skip_special_tokens=True))
         is_cut = generation.finish_reason == "length"
-        message: Json = {"role": "assistant", **self._parse(text)}
+        message: Json = {"role": "assistant", **(self._parse(text) if has_tools else {"content": text})}
         message |= {
             "prompt_token_ids": prompt,
             "generation_token_ids": generation.token_ids,
@@ -256,8 +266,8 @@ def _context_length(model: nn.Module) -> int:
     return length
 
 
-def _check_request(body: Any) -> None:
-    """Refuse what the engine does not do, instead of doing something else.
+def _check_request(body: Any, vocabulary_size: int) -> None:
+    """Refuse what the engine does not do, instead of doing something else or failing the batch of the request.
 
     Raises:
         RequestRefused: with the reason.
@@ -268,14 +278,37 @@ def _check_request(body: Any) -> None:
         raise RequestRefused("n: this policy returns one completion for each request")
     if body.get("stream"):
         raise RequestRefused("stream: this policy does not stream")
-    unbiased = {"top_p": (None, 1, 1.0), "top_k": (None, 0, -1), "min_p": (None, 0, 0.0)}
-    for name, neutral in unbiased.items():
-        if body.get(name) not in neutral:
+    for name, neutral in NEUTRAL.items():
+        if body.get(name) not in (None, *neutral):
             raise RequestRefused(
                 f"{name}: the log-probs would not be those of the policy; only temperature is supported"
             )
     if body.get("tool_choice") not in (None, "auto", "none") or body.get("response_format") not in (None, {}):
         raise RequestRefused("tool_choice, response_format: this policy samples without a grammar")
+    _check_numbers(body)
+    for message in body["messages"]:
+        for name in ("prompt_token_ids", "generation_token_ids"):
+            _check_ids(name, message.get(name) or [], vocabulary_size)
+
+
+def _check_numbers(body: Json) -> None:
+    for name in ("max_completion_tokens", "max_tokens"):
+        limit = body.get(name)
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise RequestRefused(f"{name}: {limit!r} is not an integer of at least 1")
+    temperature = _first_set(body.get("temperature"), 1.0)
+    lowest, highest = TEMPERATURES
+    if type(temperature) not in (int, float) or not (temperature == 0 or lowest <= temperature <= highest):
+        raise RequestRefused(f"temperature: {temperature!r} is neither 0 nor between {lowest:g} and {highest:g}")
+
+
+def _check_ids(name: str, ids: Any, vocabulary_size: int) -> None:
+    """Refuse ids that the model has no embedding for: it would raise, and fail the other requests of the batch."""
+    if not isinstance(ids, list):
+        raise RequestRefused(f"{name}: a list of token ids is needed")
+    wrong = next((token for token in ids if type(token) is not int or not 0 <= token < vocabulary_size), None)
+    if wrong is not None:
+        raise RequestRefused(f"{name}: {wrong!r} is not a token id from 0 to {vocabulary_size - 1}")
 
 
 def _first_set(*values: Any) -> Any:

@@ -103,6 +103,10 @@ class AskThenAnswerServer(SimpleResourcesServer):
         verdict = {"asked": has_asked, "extracted_answer": answer, "reward": float(has_asked and answer == body.digit)}
         return AskThenAnswerVerifyResponse(**(dict(body) | verdict))  # a stored rollout has an old verdict
 
+    async def close(self, session_id: str) -> None:
+        """Forget the digit also of a rollout that ended without a verdict."""
+        self._digits.pop(session_id, None)
+
 
 if __name__ == "__main__":
     AskThenAnswerServer.run_webserver()

@@ -31,6 +31,11 @@ ENGINE_FIELDS = (
     "max_tokens", "seed", "n",
 )  # fmt: skip
 """Fields of a chat request that the engine reads."""
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "top_k": (0, -1), "min_p": (0,), "frequency_penalty": (0,), "presence_penalty": (0,), "repetition_penalty": (1,),
+    "logit_bias": ({},), "stop": ("", []),
+}  # fmt: skip
+"""Options of sampling that the engine does not have, and their values that change nothing."""
 
 
 class TorchModelConfig(BaseResponsesAPIModelConfig):
@@ -82,12 +87,19 @@ class TorchModel(SimpleResponsesAPIModel):
         return validate_answer(NeMoGymChatCompletion, reply, callee=self.config.name)
 
     def engine_request(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> Json:
-        """Build the request for the engine: only the last turn of the model carries its token ids."""
+        """Build the request for the engine: only the last turn of the model carries its token ids.
+
+        Raises:
+            HTTPException: 400, an option is set that the engine does not have.
+        """
         chat = body.model_dump(exclude_unset=True)
         extra, _, _ = settings_in_metadata(chat.get("metadata") or {})
         chat = {**chat, **extra}
+        for name, neutral in NEUTRAL.items():
+            if chat.get(name) not in (None, *neutral):
+                raise HTTPException(400, f"{name}: this model samples with a temperature only, so leave it unset")
         request = {name: chat[name] for name in ENGINE_FIELDS if chat.get(name) is not None}
-        if not (request.get("max_completion_tokens") or request.get("max_tokens")) and self.config.max_output_tokens:
+        if not request.keys() & {"max_completion_tokens", "max_tokens"} and self.config.max_output_tokens:
             request["max_completion_tokens"] = self.config.max_output_tokens
         return {**request, "model": self.config.model, "messages": with_last_ids_only(chat["messages"])}
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -10,7 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: python3 dev
 from nemo_gym.errors import ModelFailed  # noqa: E402
 from nemo_gym.training.grpo import token_logprobs  # noqa: E402
 from nemo_gym.training.tiny_model import WORDS, TinyTransformer  # noqa: E402
-from nemo_gym.training.torch_engine import Generation, TorchEngine  # noqa: E402
+from nemo_gym.training.torch_engine import Generation, TorchEngine, _vocabulary_size  # noqa: E402
 from nemo_gym.training.types import Sample  # noqa: E402
 
 SECONDS = 60.0
@@ -97,33 +98,84 @@ def test_the_end_token_ends_a_turn(model: TinyTransformer) -> None:
     assert (len(reply.token_ids), reply.finish_reason) == (1, "stop")
 
 
-def test_a_pause_stops_between_two_tokens_and_an_update_is_seen_in_the_versions(model: TinyTransformer) -> None:
-    """A trainer must know which weights sampled a token; log-probs are those of the weights at that moment."""
-    first_step, go_on = threading.Event(), threading.Event()
+@pytest.mark.parametrize("max_tokens", [0, -1])
+def test_a_limit_below_one_ends_a_request(engine: TorchEngine, max_tokens: int) -> None:
+    """A request without an end runs past the context length, where the model raises and fails the whole batch."""
+    assert engine.submit([2], max_tokens=max_tokens).result(SECONDS).finish_reason == "length"
 
-    class SlowModel(TinyTransformer):
-        def forward(self, *args: object, **options: object) -> object:
-            first_step.set()
-            assert go_on.wait(SECONDS)
-            return super().forward(*args, **options)  # type: ignore[arg-type]
 
+def test_the_vocabulary_is_that_of_the_input_embedding(engine: TorchEngine) -> None:
+    """A model of `transformers` may read more tokens than it can sample, and any other shows its logits."""
+
+    class WithImageTokens(TinyTransformer):
+        def get_input_embeddings(self) -> object:
+            return torch.nn.Embedding(len(WORDS) + 8, 2)
+
+    assert engine.vocabulary_size == len(WORDS)
+    assert _vocabulary_size(WithImageTokens()) == len(WORDS) + 8
+
+
+class HeldModel(TinyTransformer):
+    """A model whose steps wait until the test lets them go on."""
+
+    first_step: threading.Event
+    go_on: threading.Event
+
+    def forward(self, *args: object, **options: object) -> object:
+        self.first_step.set()
+        assert self.go_on.wait(SECONDS)
+        return super().forward(*args, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def held_engine() -> Iterator[TorchEngine]:
+    """Return an engine whose first step has begun, for a request of three tokens."""
     engine = TorchEngine(TinyTransformer(), [NO_END])
-    engine._model.__class__ = SlowModel
-    try:
-        future = engine.submit([2], max_tokens=3)
-        assert first_step.wait(SECONDS)
-        updating = threading.Thread(target=engine.update, args=(model, 5))
-        updating.start()
-        assert engine.version == 0, "the step holds the lock"
-        go_on.set()
-        updating.join(SECONDS)
-        reply = future.result(SECONDS)
-    finally:
-        go_on.set()
-        engine.close()
+    model = engine._model
+    model.first_step, model.go_on = threading.Event(), threading.Event()
+    model.__class__ = HeldModel
+    yield engine
+    model.go_on.set()
+    engine.close()
 
-    assert reply.weight_version in (0, [0, 5], 5)  # the step may end before or after the update gets the lock
-    assert engine.version == 5
+
+def test_a_request_joins_while_a_step_runs(held_engine: TorchEngine) -> None:
+    """The policy submits in its event loop: waiting for a step would stop all its connections for that time."""
+    first = held_engine.submit([2], max_tokens=3)
+    assert held_engine._model.first_step.wait(SECONDS)
+    with ThreadPoolExecutor(1) as other:
+        try:
+            second = other.submit(held_engine.submit, [2], max_tokens=1).result(5)
+        finally:
+            held_engine._model.go_on.set()
+
+    assert len(second.result(SECONDS).token_ids) == 1
+    assert len(first.result(SECONDS).token_ids) == 3
+
+
+@pytest.mark.parametrize("call", ["update", "pause"])
+def test_an_update_or_pause_comes_after_the_current_step_and_before_the_next(
+    held_engine: TorchEngine, model: TinyTransformer, call: str
+) -> None:
+    """A trainer must know which weights sampled a token, and a busy engine must not keep it waiting."""
+    future = held_engine.submit([2], max_tokens=3)
+    assert held_engine._model.first_step.wait(SECONDS)
+    arguments = (model, 5) if call == "update" else ()
+    with ThreadPoolExecutor(1) as other:
+        try:
+            waiting = other.submit(getattr(held_engine, call), *arguments)
+            while not held_engine._holds:
+                assert not waiting.done(), "it did not wait for the step"
+            assert (held_engine.version, held_engine.tokens_generated) == (0, 0)
+        finally:
+            held_engine._model.go_on.set()
+        waiting.result(SECONDS)
+    if call == "pause":
+        assert held_engine.tokens_generated == 1
+        held_engine.update(model, 5)
+        held_engine.resume()
+
+    assert future.result(SECONDS).weight_version == [0, 5]
 
 
 def test_a_cancelled_request_frees_its_place(engine: TorchEngine) -> None:

@@ -9,8 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: python3 dev.py train")
 
+from nemo_gym.training.chat_tokens import tool_call  # noqa: E402
 from nemo_gym.training.demo import demo_policy, seeded_model  # noqa: E402
-from nemo_gym.training.tiny_model import CONTEXT_LENGTH, WordTokenizer  # noqa: E402
+from nemo_gym.training.tiny_model import CONTEXT_LENGTH, WORDS, WordTokenizer  # noqa: E402
 from nemo_gym.training.torch_policy import TorchPolicy, serve_policy  # noqa: E402
 
 Json = dict[str, Any]
@@ -78,6 +79,10 @@ async def test_a_turn_that_was_cut_off_gets_its_end_token_in_the_prompt(policy: 
     [
         ({"n": 2}, "one completion"),
         ({"top_p": 0.9}, "log-probs"),
+        ({"top_k": 5}, "top_k"),
+        ({"stop": ["."]}, "stop"),
+        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"logit_bias": {"3": 5}}, "logit_bias"),
         ({"stream": True}, "stream"),
         ({"tool_choice": "required"}, "grammar"),
         ({"messages": []}, "at least one message"),
@@ -88,6 +93,61 @@ async def test_what_the_engine_does_not_do_is_refused(policy: TorchPolicy, chang
     status, reply = await post(policy, **{"messages": [USER], **change})
 
     assert status == 400
+    assert problem in reply["error"]["message"]
+
+
+async def test_without_tools_they_are_neither_offered_nor_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that asks for a final text would get a tool call that it does not run."""
+    offered: list[object] = []
+    tokenizer = WordTokenizer()
+    render = tokenizer.apply_chat_template
+
+    def watch(*args: Any, tools: object = None, **options: Any) -> Any:
+        offered.append(tools)
+        return render(*args, **options)
+
+    monkeypatch.setattr(tokenizer, "apply_chat_template", watch)
+    tools = [{"type": "function", "function": {"name": "ask", "parameters": {}}}]
+    called = {"content": None, "tool_calls": [tool_call("ask", {})]}
+    with serve_policy(seeded_model(0), tokenizer, max_tokens=2, parse=lambda _: called) as policy:
+        _, auto = await post(policy, messages=[USER], tools=tools)
+        _, none = await post(policy, messages=[USER], tools=tools, tool_choice="none")
+
+    assert offered == [tools, None]
+    assert auto["choices"][0]["message"]["tool_calls"]
+    assert "tool_calls" not in none["choices"][0]["message"]
+    assert isinstance(none["choices"][0]["message"]["content"], str)
+
+
+TURN = {"role": "assistant", "content": "the", "generation_token_ids": [9], "generation_log_probs": [-1.0]}
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"max_tokens": 0}, "max_tokens: 0"),
+        ({"max_tokens": -1}, "max_tokens: -1"),
+        ({"max_completion_tokens": 1.5}, "max_completion_tokens: 1.5"),
+        ({"max_tokens": True}, "max_tokens: True"),
+        ({"temperature": -0.5}, "temperature: -0.5"),
+        ({"temperature": 1e-40}, "temperature: 1e-40"),
+        ({"temperature": "1"}, "temperature: '1'"),
+        ({"messages": [USER, {**TURN, "prompt_token_ids": [len(WORDS)]}, USER]}, f"from 0 to {len(WORDS) - 1}"),
+        ({"messages": [USER, {**TURN, "prompt_token_ids": [-1]}, USER]}, "-1 is not a token id"),
+        ({"messages": [USER, {**TURN, "prompt_token_ids": "2 6"}, USER]}, "a list of token ids"),
+    ],
+)
+async def test_a_request_that_would_fail_its_batch_is_refused(policy: TorchPolicy, change: Json, problem: str) -> None:
+    """The model raises for a batch, so one such request would end the rollouts of all others."""
+    await policy.pause()
+    good = asyncio.create_task(post(policy, messages=[USER]))
+    bad = asyncio.create_task(post(policy, **{"messages": [USER], **change}))
+    async with asyncio.timeout(30):
+        await asyncio.wait([bad], timeout=5)  # a refusal does not wait for the paused engine
+        await policy.resume()
+        (status, reply), (good_status, _) = await bad, await good
+
+    assert (status, good_status) == (400, 200)
     assert problem in reply["error"]["message"]
 
 

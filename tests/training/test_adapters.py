@@ -48,17 +48,24 @@ def test_skyrl(rollouts: list[Rollout]) -> None:
     assert output["rollout_metrics"] == {"rollouts": 3, "rollouts_left_out": 1}
 
 
-def test_slime_keeps_failed_rollouts_without_reward(rollouts: list[Rollout]) -> None:
-    """slime needs whole groups; a failed member must not carry a reward."""
+def test_slime_gives_removed_samples_the_mean_of_their_group(rollouts: list[Rollout]) -> None:
+    """slime makes a tensor of all rewards, so none may be None, and a failure must not move the baseline."""
     (group,) = slime.to_samples(rollouts)
 
-    assert [sample["reward"] for sample in group] == [1.0, None, 0.0]
+    assert [sample["reward"] for sample in group] == [1.0, 0.5, 0.0]
     assert [sample["remove_sample"] for sample in group] == [False, True, False]
     assert [sample["status"] for sample in group] == ["truncated", "failed", "truncated"]
     assert group[0]["tokens"] == [1, 2, 3, 4, 5, 6]
     assert group[0]["response_length"] == 4
     assert group[0]["weight_versions"] == ["7", "8"]
     assert len(group[0]["loss_mask"]) == len(group[0]["rollout_log_probs"]) == 4
+
+
+def test_slime_has_a_number_for_a_group_without_trainable_rollouts() -> None:
+    """One group that failed as a whole would otherwise stop the training step of all groups."""
+    (group,) = slime.to_samples([rollout(0, _ng_failure_class="server_died")])
+
+    assert [(sample["reward"], sample["remove_sample"]) for sample in group] == [(0.0, True)]
 
 
 def test_openrlhf_marks_ranges(rollouts: list[Rollout]) -> None:
@@ -118,6 +125,24 @@ def test_nemo_rl_alternates_roles(rollouts: list[Rollout]) -> None:
     assert log[3]["generation_logprobs"] == [-0.2, -0.3]
     assert first["input_message_log"] == log[:1]
     assert first["full_result"]["reward"] == 1.0
+
+
+def test_nemo_rl_has_no_empty_part_between_two_calls() -> None:
+    """`torch.tensor([])` has the type float, and makes the ids of the whole log floats when they are joined."""
+    continued = rollout_of(record(call([1], [2], [-0.1]), TOOL_RESULT, call([1, 2], [3], [-0.2]), TOOL_RESULT))
+    (result,) = nemo_rl.to_results([continued], tensor=list)
+
+    parts = [(message["role"], message["token_ids"]) for message in result["message_log"]]
+    assert parts == [("user", [1]), ("assistant", [2]), ("assistant", [3])]
+
+
+def test_rllm_has_no_trajectory_without_steps() -> None:
+    """It has nothing to train on, and its reward would still count in the group."""
+    broken = rollout_of(record(call([1], [2], constrained=True), TOOL_RESULT, call([8, 9], [4]), TOOL_RESULT))
+    assert len(broken.samples) == 2
+    (episode,) = rllm.to_episodes([broken])
+
+    assert [[step["response_ids"] for step in kept["steps"]] for kept in episode["trajectories"]] == [[[4]]]
 
 
 CONSTRAINED = rollout_of(

@@ -23,13 +23,17 @@ def to_results(rollouts: Iterable[Rollout], *, tensor: Callable[[Any], Any] | No
 
 
 def _message_log(sample: Sample, make: Callable[[Any], Any]) -> list[dict[str, Any]]:
-    """Split the tokens at the spans; constrained spans count as read, so that there is no loss on them."""
+    """Split the tokens at the spans; constrained spans count as read, so that there is no loss on them.
+
+    Where the model read nothing between two calls there is no `user` part: torch gives an empty list the type float.
+    """
     log: list[dict[str, Any]] = []
     end = 0
     for span in sample.spans:
         if span.constrained:
             continue
-        log.append({"role": "user", "content": "", "token_ids": make(sample.token_ids[end : span.start])})
+        if end < span.start or not log:
+            log.append({"role": "user", "content": "", "token_ids": make(sample.token_ids[end : span.start])})
         log.append(
             {
                 "role": "assistant",

@@ -11,7 +11,7 @@ def to_episodes(rollouts: Iterable[Rollout]) -> list[dict[str, Any]]:
     """Return one episode for each trainable rollout: a trajectory for each sample, a step for each model call.
 
     A step has the reward of its turn, if the environment gives one; a trajectory has that of the rollout.
-    Constrained calls are left out, because rLLM trains on every step.
+    Constrained calls are left out, because rLLM trains on every step, and so are samples that have no other calls.
     """
     return [
         {
@@ -24,6 +24,7 @@ def to_episodes(rollouts: Iterable[Rollout]) -> list[dict[str, Any]]:
                     "steps": [_step(sample, span) for span in sample.spans if not span.constrained],
                 }
                 for sample in rollout.samples
+                if not all(span.constrained for span in sample.spans)
             ],
             "metrics": dict(rollout.reward_components),
         }

@@ -13,7 +13,10 @@ def to_samples(rollouts: Iterable[Rollout]) -> list[list[dict[str, Any]]]:
     """Return the keyword arguments of slime's `Sample`, grouped by the rollouts' groups.
 
     The samples of one rollout have the same `rollout_id`, so that slime averages their losses within the rollout. A
-    rollout that is not trainable has `remove_sample` set and the status of its outcome.
+    rollout that is not trainable has `remove_sample` set, so that there is no loss on it, and the status of its
+    outcome. slime needs a number as its reward and averages it with the others: it is the mean reward of the group's
+    trainable samples, which keeps the group's baseline; 0.0 if it has no such sample. Only a division by the group's standard
+    deviation (`grpo_std_normalization`) notices these samples.
     """
     numbered = list(enumerate(rollouts))
     groups: dict[str, list[dict[str, Any]]] = {}
@@ -21,6 +24,12 @@ def to_samples(rollouts: Iterable[Rollout]) -> list[list[dict[str, Any]]]:
         group = groups.setdefault(rollout.group, [])
         group_index = list(groups).index(rollout.group)
         group += [_fields(rollout, sample, number, group_index) for sample in rollout.samples]
+    for group in groups.values():
+        rewards = [fields["reward"] for fields in group if not fields["remove_sample"]]
+        baseline = sum(rewards) / len(rewards) if rewards else 0.0
+        for fields in group:
+            if fields["remove_sample"]:
+                fields["reward"] = baseline
     return list(groups.values())
 
 

@@ -7,6 +7,7 @@ from fastapi.testclient import TestClient
 
 from nemo_gym.authoring.verifier_cases import offline_server
 from nemo_gym.authoring.verifier_proof import VerifierProof, verify_reply
+from nemo_gym.keys import CLOSE_PATH
 from resources_servers.ask_then_answer.app import AskThenAnswerServer, only_digit
 from resources_servers.ask_then_answer.generate import row, rows
 
@@ -40,6 +41,17 @@ def test_a_verdict_ends_the_session() -> None:
 
     assert (verdict["reward"], verdict["asked"], verdict["extracted_answer"]) == (0.0, False, 3)
     assert http.post("/ask", json={}).status_code == 409
+
+
+def test_a_rollout_that_ends_without_a_verdict_leaves_nothing_behind() -> None:
+    """Cancelled rollouts would otherwise fill the memory of a long training run."""
+    server = offline_server(AskThenAnswerServer)
+    with TestClient(server.setup_webserver()) as http:
+        http.post("/seed_session", json={"digit": 3})
+        assert list(server._digits.values()) == [3]
+        assert http.post(CLOSE_PATH).status_code == 200
+
+    assert server._digits == {}  # the shutdown waits for hooks that still run
 
 
 def test_every_ten_rows_have_each_digit_once() -> None:

@@ -115,6 +115,42 @@ async def test_sampling_options_and_the_seed_of_repeats_reach_the_engine() -> No
     assert "max_completion_tokens" not in second
 
 
+async def test_a_limit_of_zero_tokens_reaches_the_engine_which_refuses_it() -> None:
+    """Replacing it by the configured limit would hide the mistake of the caller."""
+    async with listening(chat=completion(**FIELDS)) as endpoint:
+        model = server(endpoint, max_output_tokens=5)
+        messages = [{"role": "user", "content": "hi"}]
+        await answer(model, "/v1/chat/completions", messages=messages, max_completion_tokens=0)
+
+    assert endpoint.calls[0].body["max_completion_tokens"] == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "neutral"),
+    [
+        ({"stop": "."}, {"stop": []}),
+        ({"frequency_penalty": 0.5}, {"frequency_penalty": 0.0}),
+        ({"presence_penalty": 0.5}, {"presence_penalty": 0.0}),
+        ({"logit_bias": {"3": 5}}, {"logit_bias": {}}),
+        ({"metadata": {"extra_body": '{"top_k": 5}'}}, {"metadata": {"extra_body": '{"top_k": -1}'}}),
+        ({"metadata": {"extra_body": '{"min_p": 0.1}'}}, {"metadata": {"extra_body": '{"min_p": 0}'}}),
+        (
+            {"metadata": {"extra_body": '{"repetition_penalty": 1.1}'}},
+            {"metadata": {"extra_body": '{"repetition_penalty": 1.0}'}},
+        ),
+    ],
+)
+async def test_options_that_the_engine_does_not_have_are_refused(option: Json, neutral: Json) -> None:
+    """Dropping them silently would train on another distribution than the one that the user set."""
+    messages = [{"role": "user", "content": "hi"}]
+    async with listening(chat=completion(**FIELDS)) as endpoint:
+        refused, problem = await answer(server(endpoint), "/v1/chat/completions", messages=messages, **option)
+        accepted, _ = await answer(server(endpoint), "/v1/chat/completions", messages=messages, **neutral)
+
+    assert (refused, accepted) == (400, 200)
+    assert "leave it unset" in str(problem)
+
+
 async def test_log_probs_of_the_chat_dialect_are_refused() -> None:
     """The engine reports them in its own fields; an empty list would look like a reply without tokens."""
     async with listening(chat=completion(**FIELDS)) as endpoint:
