@@ -5,13 +5,14 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 from nemo_gym.errors import GymError
 from nemo_gym.keys import AGENT_REF_KEY_NAME, ROLLOUT_ID_KEY_NAME
 from nemo_gym.rollout_correlation import maybe_rollout_id_from_run_body
 from nemo_gym.rollouts.collect import Send
+from nemo_gym.rollouts.lock import RunLock
 from nemo_gym.rollouts.outcome import CancelledRollout, Job, Outcome
 from nemo_gym.token_id_capture.config import (
     TokenIdCaptureConfig,
@@ -30,6 +31,8 @@ from nemo_gym.wire.stored_rollout import Row
 
 logger = logging.getLogger("nemo_gym.rollouts")
 
+LOCK_NAME = "collector.lock"
+
 
 class TooManyMasked(GymError, RuntimeError):
     """More rollouts than allowed have tokens that cannot be proven."""
@@ -37,7 +40,11 @@ class TooManyMasked(GymError, RuntimeError):
 
 @dataclass
 class TokenDelivery:
-    """The token capture of one collection."""
+    """The token capture of one collection or session.
+
+    Every run counts its rollouts from `0-0`, so that two runs in one folder would mix their tokens. A run that uses
+    `wrap` therefore holds the lock of the folder: `async with`, or `lock` and `unlock`.
+    """
 
     source: TokenSource
     settings: TokenIdCaptureConfig
@@ -56,6 +63,7 @@ class TokenDelivery:
     _participation: dict[str, bool] = field(default_factory=dict)
     _loop: asyncio.AbstractEventLoop | None = None
     _retiring: set["asyncio.Task[None]"] = field(default_factory=set)
+    _folder_lock: RunLock | None = None
 
     @classmethod
     def from_config(cls, servers: Mapping[str, Any]) -> "TokenDelivery | None":
@@ -68,8 +76,43 @@ class TokenDelivery:
         source = token_source(servers) if settings.enabled else None
         if source is None:
             return None
-        remains = source.rollout_ids() if isinstance(source, TokenCaptureStore) else set()
-        return cls(source, settings, servers, _remains=remains)
+        return cls(source, settings, servers)
+
+    @classmethod
+    def check(cls, servers: Mapping[str, Any]) -> None:
+        """Raise an error if token capture is on and could not deliver, or another run uses its folder."""
+        delivery = cls.from_config(servers)
+        if delivery is not None:
+            delivery.lock()
+            delivery.unlock()
+
+    def lock(self) -> None:
+        """Take the folder of the records for this run, and note what earlier runs left in it.
+
+        Raises:
+            OutputInUse: another run uses the folder.
+        """
+        if isinstance(self.source, TokenCaptureStore):
+            lock = RunLock(self.source.root / LOCK_NAME, "folder of token records (token_id_capture.dir)")
+            lock.acquire()
+            self._folder_lock = lock
+            self._remains = self.source.rollout_ids()
+
+    def unlock(self) -> None:
+        """Release the folder; do nothing if it is not locked."""
+        if self._folder_lock is not None:
+            self._folder_lock.release()
+
+    async def __aenter__(self) -> Self:
+        self.lock()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                await self.close()
+        finally:
+            self.unlock()
 
     def takes_part(self, row: Row) -> bool:
         """Return whether the agent of a row takes part in the capture."""

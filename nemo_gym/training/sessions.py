@@ -109,10 +109,12 @@ class Gym:
         self._max_staleness = max_staleness
         self._rules = RolloutCollectionHelper(monitor=monitor).attempt_rules(limits, servers)
         self._retries = RolloutRetryPolicy(max_attempts=max_attempts)
-        tokens = TokenDelivery.from_config(servers)
-        self._send = rollout_sender(client, limits, servers, tokens, keep_replies=True)
+        self._token_delivery = TokenDelivery.from_config(servers)
+        self._send = rollout_sender(client, limits, servers, self._token_delivery, keep_replies=True)
         self._tasks = 0
         self._streams: set[RolloutStream] = set()
+        if self._token_delivery is not None:
+            self._token_delivery.lock()
 
     @property
     def head(self) -> BaseServerConfig:
@@ -238,8 +240,12 @@ class Gym:
 
     async def close(self) -> None:
         """Close every stream; called at the end of the session."""
-        for stream in list(self._streams):
-            await stream.aclose()
+        try:
+            for stream in list(self._streams):
+                await stream.aclose()
+        finally:
+            if self._token_delivery is not None:
+                self._token_delivery.unlock()
 
     def next_task(self) -> int:
         """Return the number of the next row: unique in the session, and the same in every session over these rows."""
@@ -393,6 +399,7 @@ async def session(
         ConfigError: the configuration is not valid, or neither or both of `config` and `head` are given.
         ServerDidNotStart: a server did not start.
         HeadServerUnreachable: no head server answers at `head`.
+        OutputInUse: another run uses the folder of the token records.
     """
     if (config is None) == (head is None):
         raise ConfigError("a session needs a configuration or the head of running servers", fix="pass config or head")

@@ -1,0 +1,62 @@
+"""The delivery of captured tokens: one run for each folder, and no records of rollouts that have no result."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_gym.config_types import BaseServerConfig
+from nemo_gym.rollouts.lock import OutputInUse
+from nemo_gym.rollouts.token_delivery import TokenDelivery
+from nemo_gym.server_utils import ServerClient
+from nemo_gym.training.sessions import Gym
+from tests.token_id_capture.capture_world import HabitAgent, Json, capture_world, final_response, output_text
+
+pytestmark = pytest.mark.asyncio
+
+USER = {"role": "user", "content": "what is 2 + 1?"}
+
+
+def block(tmp_path: Path, **fields: Any) -> Json:
+    return {"enabled": True, "all_agents": True, "dir": str(tmp_path / "tokens"), **fields}
+
+
+def delivery_of(config: Json) -> TokenDelivery:
+    delivery = TokenDelivery.from_config(config)
+    assert delivery is not None
+    return delivery
+
+
+async def one_turn(agent: HabitAgent, row: Json) -> Json:
+    response_id, message = await agent.chat(row, [USER])
+    return final_response(response_id, [output_text(message["content"])])
+
+
+async def test_a_second_run_in_one_capture_folder_is_refused(tmp_path: Path) -> None:
+    """Both runs have a rollout 0-0: the tokens of one would be trained with the reward of the other."""
+    async with capture_world(block(tmp_path), one_turn) as world:
+        async with delivery_of(world.config):
+            with pytest.raises(OutputInUse, match=f"{tmp_path}/tokens/.*folder of token records"):
+                await world.collect(tmp_path)
+            assert not (tmp_path / "out.jsonl").exists()
+            assert world.engine.generations == []
+            with pytest.raises(OutputInUse):
+                TokenDelivery.check(world.config)  # before the servers start
+        [result] = await world.collect(tmp_path)
+
+    assert "mask_sample" not in result
+    assert list((tmp_path / "tokens").iterdir()) == []
+
+
+async def test_a_session_holds_its_capture_folder(tmp_path: Path) -> None:
+    """A collection that evaluates beside the training must not take or delete the records of the session."""
+    config: Json = {"token_id_capture": block(tmp_path)}
+    head = BaseServerConfig(host="127.0.0.1", port=31000)
+    gym = Gym(ServerClient(head_server_config=head, global_config_dict=config))
+    with pytest.raises(OutputInUse, match="folder of token records"):
+        delivery_of(config).lock()
+    await gym.close()
+
+    delivery = delivery_of(config)
+    delivery.lock()
+    delivery.unlock()
