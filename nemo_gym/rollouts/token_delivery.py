@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 from uuid import uuid4
@@ -130,9 +131,11 @@ class TokenDelivery:
             return await run(row)
         if row.get(ROLLOUT_ID_KEY_NAME) is None:
             row = {**row, ROLLOUT_ID_KEY_NAME: f"r-{uuid4().hex}"}
-        result = await run(row)
+        rollout_id = maybe_rollout_id_from_run_body(row) or ""
+        with self._clearing_on_failure(rollout_id):
+            result = await run(row)
         if isinstance(result, dict):
-            await self.deliver_now(result, maybe_rollout_id_from_run_body(row) or "")
+            await self.deliver_now(result, rollout_id)
         return result
 
     def wrap(self, send: Send, *, stored: bool = True) -> Send:
@@ -148,7 +151,8 @@ class TokenDelivery:
             if rollout_id in self._remains:
                 self._clear(rollout_id)
             self._remains.add(rollout_id)
-            result = await send(job)
+            with self._clearing_on_failure(rollout_id):
+                result = await send(job)
             if isinstance(result, dict) and stored:
                 self._pending[str(job.key)] = await self.finalize(result, rollout_id)
             elif isinstance(result, dict):
@@ -170,7 +174,7 @@ class TokenDelivery:
     async def deliver_now(self, result: Row, rollout_id: str) -> None:
         """Deliver into a result that is handed to the caller at once, and delete the records."""
         capture = await self.finalize(result, rollout_id)
-        await retire_rollout_token_capture(capture, self.source)
+        await self._retire([capture])
         self.check_fraction()
 
     def check_fraction(self) -> None:
@@ -194,7 +198,9 @@ class TokenDelivery:
         """Note that the result of an attempt is stored, and check the fraction of masked rollouts."""
         self._loop = self._loop or asyncio.get_running_loop()
         capture = self._pending.pop(str(outcome.job.key), None)
-        if capture is not None and not isinstance(outcome, CancelledRollout):
+        if capture is not None and isinstance(outcome, CancelledRollout):
+            self._clear(capture.rollout_id)  # a cancelled rollout is not stored
+        elif capture is not None:
             with self._lock:
                 self._stored.append(capture)
         self.check_fraction()
@@ -230,6 +236,18 @@ class TokenDelivery:
                     self._remains.discard(capture.rollout_id)
             except Exception as error:  # of any source; the result is stored, only its records remain
                 logger.warning("the token records of rollout %s were not deleted: %r", capture.rollout_id, error)
+
+    @contextmanager
+    def _clearing_on_failure(self, rollout_id: str) -> Iterator[None]:
+        """Delete the records of a rollout that ends without a result, and let its error pass."""
+        try:
+            yield
+        except BaseException:
+            try:
+                self._clear(rollout_id)
+            except Exception as error:  # of any source; the error of the rollout counts
+                logger.warning("the token records of rollout %s were not deleted: %r", rollout_id, error)
+            raise
 
     def _clear(self, rollout_id: str) -> None:
         """Delete the remains of an interrupted attempt, if the source can."""

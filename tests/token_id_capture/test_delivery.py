@@ -4,12 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import ClientResponseError
 
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.rollouts.lock import OutputInUse
+from nemo_gym.rollouts.outcome import Job
 from nemo_gym.rollouts.token_delivery import TokenDelivery
 from nemo_gym.server_utils import ServerClient
+from nemo_gym.token_id_capture.records import TokenEntry
+from nemo_gym.token_id_capture.store import TokenCaptureStore
 from nemo_gym.training.sessions import Gym
+from nemo_gym.wire.stored_rollout import RolloutKey
 from tests.token_id_capture.capture_world import HabitAgent, Json, capture_world, final_response, output_text
 
 pytestmark = pytest.mark.asyncio
@@ -60,3 +65,42 @@ async def test_a_session_holds_its_capture_folder(tmp_path: Path) -> None:
     delivery = delivery_of(config)
     delivery.lock()
     delivery.unlock()
+
+
+async def failing(agent: HabitAgent, row: Json) -> Json:
+    await agent.chat(row, [USER])
+    raise RuntimeError("the agent broke down after a model call")
+
+
+async def test_a_rollout_that_fails_leaves_no_records(tmp_path: Path) -> None:
+    """A run of weeks has failures every day; their records would fill the disk and nobody reads them."""
+    row = {"responses_create_params": {"input": "hi"}, "agent_ref": {"name": "agent"}}
+    async with capture_world(block(tmp_path), failing) as world:
+        await world.collect(tmp_path)
+        [failed] = world.helper().run_examples([row])
+        with pytest.raises(ClientResponseError):
+            await failed
+
+    assert len(world.engine.generations) == 2
+    assert list((tmp_path / "tokens").iterdir()) == []
+
+
+async def test_a_session_forgets_the_rollouts_that_it_delivered(tmp_path: Path) -> None:
+    """The set of rollouts with records must not grow with the session."""
+    row = {"agent_ref": {"name": "agent"}}
+    config: Json = {"token_id_capture": block(tmp_path)}
+    delivery = delivery_of(config)
+    store = TokenCaptureStore(tmp_path / "tokens")
+
+    async def send(job: Job) -> Json:
+        fields: Json = {"prompt_token_ids": [1], "generation_token_ids": [2], "generation_log_probs": [-0.1]}
+        await store.put(
+            TokenEntry(rollout_id=str(job.key), model_call_id="c", parent_resolution="root", response_id="r", **fields)
+        )
+        return {"response": final_response("r", [output_text("yes")])}
+
+    result = await delivery.wrap(send, stored=False)(Job(RolloutKey(0, 0), row))
+
+    assert "mask_sample" not in result
+    assert result["_ng_token_capture"]["generated_tokens_delivered"] == 1
+    assert delivery._remains == set()
