@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import ClientResponseError
+from aiohttp import ClientResponseError, web
 
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.rollouts.lock import OutputInUse
@@ -15,7 +15,7 @@ from nemo_gym.token_id_capture.records import TokenEntry
 from nemo_gym.token_id_capture.store import TokenCaptureStore
 from nemo_gym.training.sessions import Gym
 from nemo_gym.wire.stored_rollout import RolloutKey
-from tests.token_id_capture.capture_world import HabitAgent, Json, capture_world, final_response, output_text
+from tests.token_id_capture.capture_world import Engine, HabitAgent, Json, capture_world, final_response, output_text
 
 pytestmark = pytest.mark.asyncio
 
@@ -104,3 +104,57 @@ async def test_a_session_forgets_the_rollouts_that_it_delivered(tmp_path: Path) 
     assert "mask_sample" not in result
     assert result["_ng_token_capture"]["generated_tokens_delivered"] == 1
     assert delivery._remains == set()
+
+
+class SmallEngine(Engine):
+    """An engine whose context has space for a number of calls."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__()
+        self.calls = calls
+
+    async def handle(self, request: web.Request) -> web.Response:
+        if len(self.generations) == self.calls:
+            return web.Response(status=400, text="the maximum context length is 8 tokens")
+        return await super().handle(request)
+
+
+async def until_it_is_full(agent: HabitAgent, row: Json) -> Json:
+    """Talk until the context is full, as an agent does that keeps the text of the answers only."""
+    items: list[Json] = [USER]
+    output: list[Json] = []
+    while True:
+        response = await agent.respond(row, items)
+        if response["incomplete_details"]:
+            return {**response, "output": output}
+        text = output_text(response["output"][0]["content"][0]["text"])
+        output.append(text)
+        items += [text, {"role": "user", "content": "more"}]
+
+
+@pytest.mark.parametrize("calls", [0, 2])
+async def test_a_context_that_is_full_is_not_a_missing_call(tmp_path: Path, calls: int) -> None:
+    """Long rollouts end this way; as masked ones they would end the run by max_mask_fraction."""
+    engine = SmallEngine(calls)
+    async with capture_world(block(tmp_path), until_it_is_full, engine) as world:
+        [result] = await world.collect(tmp_path)
+
+    assert result["_ng_failure_class"] == "limit"
+    capture = result["_ng_token_capture"]
+    assert "mask_sample" not in result, capture
+    assert capture["n_calls"] == calls
+    assert capture["generated_tokens_delivered"] == sum(len(generation) for _, generation in engine.generations)
+
+
+async def test_a_chat_answer_without_space_is_not_a_missing_call(tmp_path: Path) -> None:
+    """Agents that speak Chat get the same answer in another form."""
+
+    async def chats(agent: HabitAgent, row: Json) -> Json:
+        response_id, first = await agent.chat(row, [USER])
+        await agent.chat(row, [USER, first, USER])
+        return final_response(response_id, [output_text(first["content"])])
+
+    async with capture_world(block(tmp_path), chats, SmallEngine(1)) as world:
+        [result] = await world.collect(tmp_path)
+
+    assert "mask_sample" not in result, result["_ng_token_capture"]
