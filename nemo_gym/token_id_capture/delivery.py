@@ -67,6 +67,12 @@ async def finalize_rollout_token_capture(
         return _mask(result, masked, f"build_failed: {error}", error=str(error))
     result[NG_TOKEN_CAPTURE_KEY] = delivery.metrics
     if delivery.mask_reason is not None:
+        captured = delivery.metrics["generated_tokens_captured"]
+        delivery.metrics |= {
+            "generated_tokens_delivered": 0,
+            "delivered_fraction": 0.0,
+            "left_out": {"masked": captured},
+        }
         return _mask(result, masked, delivery.mask_reason)
     _put_traces(result, delivery)
     return finalized

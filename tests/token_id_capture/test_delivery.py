@@ -13,6 +13,7 @@ from nemo_gym.rollouts.token_delivery import TokenDelivery
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.token_id_capture.records import TokenEntry
 from nemo_gym.token_id_capture.store import TokenCaptureStore
+from nemo_gym.training import rollout_of
 from nemo_gym.training.sessions import Gym
 from nemo_gym.wire.stored_rollout import RolloutKey
 from tests.token_id_capture.capture_world import Engine, HabitAgent, Json, capture_world, final_response, output_text
@@ -158,3 +159,23 @@ async def test_a_chat_answer_without_space_is_not_a_missing_call(tmp_path: Path)
         [result] = await world.collect(tmp_path)
 
     assert "mask_sample" not in result, result["_ng_token_capture"]
+
+
+async def test_the_tokens_of_a_masked_rollout_are_counted_as_left_out(tmp_path: Path) -> None:
+    """They are not in the result; counted as delivered, they would be missing in every balance of the run."""
+
+    async def edits(agent: HabitAgent, row: Json) -> Json:
+        await agent.chat(row, [USER])
+        edited = {"role": "assistant", "content": "something else"}
+        response_id, last = await agent.chat(row, [USER, edited, USER])
+        return final_response(response_id, [output_text(last["content"])])
+
+    async with capture_world(block(tmp_path), edits) as world:
+        [result] = await world.collect(tmp_path)
+
+    capture = result["_ng_token_capture"]
+    generated = sum(len(generation) for _, generation in world.engine.generations)
+    assert result["mask_sample"]
+    assert (capture["generated_tokens_delivered"], capture["delivered_fraction"]) == (0, 0.0)
+    assert capture["left_out"] == {"masked": generated}
+    assert rollout_of(result).left_out == {"token capture: masked": generated}
