@@ -179,3 +179,24 @@ async def test_the_tokens_of_a_masked_rollout_are_counted_as_left_out(tmp_path: 
     assert (capture["generated_tokens_delivered"], capture["delivered_fraction"]) == (0, 0.0)
     assert capture["left_out"] == {"masked": generated}
     assert rollout_of(result).left_out == {"token capture: masked": generated}
+
+
+async def test_traces_that_cannot_be_built_mark_a_result_with_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A malformed record must not cost the rollout, whether its agent keeps the token fields or not."""
+
+    async def keeps_the_last(agent: HabitAgent, row: Json) -> Json:
+        await agent.respond(row, [USER])
+        return await agent.respond(row, [{"role": "user", "content": "another"}])
+
+    def broken(*_: Any) -> Any:
+        raise ValueError("a record is malformed")
+
+    monkeypatch.setattr("nemo_gym.token_id_capture.delivery.build_delivery", broken)
+    async with capture_world(block(tmp_path), keeps_the_last) as world:
+        [result] = await world.collect(tmp_path)
+
+    assert result["reward"] == 1.0
+    assert result["mask_sample"]
+    assert result["_ng_token_capture"]["mask_reason"] == "build_failed: a record is malformed"
