@@ -9,6 +9,7 @@ from aiohttp.test_utils import TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nemo_gym.errors import ConfigError
 from nemo_gym.token_id_capture.config import TokenCaptureConfigError
 from nemo_gym.token_id_capture.lineage_files import FileLineageStore
 from nemo_gym.token_id_capture.staging import digests
@@ -171,7 +172,19 @@ async def test_staging_needs_a_control_token_at_start(tmp_path: Path, monkeypatc
     """A ledger that no framework can read is useless, and an open one would be a leak."""
     monkeypatch.delenv("NEMO_GYM_TOKEN_CAPTURE_CONTROL_TOKEN", raising=False)
     with pytest.raises(TokenCaptureConfigError, match="NEMO_GYM_TOKEN_CAPTURE_CONTROL_TOKEN is not set"):
-        async with capture_world(block(tmp_path), two_turns):
+        async with capture_world(block(tmp_path), two_turns, return_token_id_information=False):
+            pass
+
+
+@pytest.mark.parametrize("transport", ["chat", "tokens", "auto"])
+@pytest.mark.asyncio
+async def test_staging_refuses_token_ids_in_answers_at_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    """The worker keeps the tokens: every call would fail because its answer has no ids."""
+    monkeypatch.setenv("NEMO_GYM_TOKEN_CAPTURE_CONTROL_TOKEN", TOKEN)
+    with pytest.raises(ConfigError, match="return_token_id_information: false"):
+        async with capture_world(block(tmp_path), two_turns, transport=transport):
             pass
 
 
