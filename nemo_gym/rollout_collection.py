@@ -267,7 +267,7 @@ class RolloutCollectionHelper:
             ConfigError: the stored run differs from the requested one, or the rows are missing or cannot be sent.
             StoreError: another process collects into this output, or it cannot be written.
         """
-        TokenDelivery.from_config(servers)  # raises an error if token capture is on and could not deliver
+        TokenDelivery.check(servers)
         with RolloutStore(config.output_jsonl_fpath) as store:
             check_request(store, self._request(config, servers, max_attempts=1))
 
@@ -307,27 +307,26 @@ class RolloutCollectionHelper:
         request = self._request(config, servers, max_attempts)
         counts = OutcomeCounts()
         tokens = TokenDelivery.from_config(servers)
-        with RolloutStore(config.output_jsonl_fpath, sync_seconds=config.sync_seconds, on_sync=tokens) as store:
-            prepared = await prepare_run_in_thread(store, request)
-            self.on_plan(prepared.summary)
-            stop = StopCondition(
-                max_failures=1 if config.fail_fast else config.max_failures,
-                max_tokens=config.max_total_tokens,
-                tokens=prepared.tokens,
-            )
-            await collect(
-                prepared.jobs,
-                rollout_sender(client, config, _process_config(), tokens),
-                [counts, *self.observers, *observers, *([tokens] if tokens is not None else [])],
-                concurrency=config.num_samples_in_parallel or DEFAULT_CONCURRENCY,
-                store=store.write,
-                rules=self.attempt_rules(config, servers),
-                retries=RolloutRetryPolicy(max_attempts=max_attempts, pause_seconds=config.retry_pause_seconds),
-                stop=stop,
-                answered_job=prepared.answered_job,
-            )
-        if tokens is not None:
-            await tokens.close()
+        async with tokens or nullcontext():
+            with RolloutStore(config.output_jsonl_fpath, sync_seconds=config.sync_seconds, on_sync=tokens) as store:
+                prepared = await prepare_run_in_thread(store, request)
+                self.on_plan(prepared.summary)
+                stop = StopCondition(
+                    max_failures=1 if config.fail_fast else config.max_failures,
+                    max_tokens=config.max_total_tokens,
+                    tokens=prepared.tokens,
+                )
+                await collect(
+                    prepared.jobs,
+                    rollout_sender(client, config, _process_config(), tokens),
+                    [counts, *self.observers, *observers, *([tokens] if tokens is not None else [])],
+                    concurrency=config.num_samples_in_parallel or DEFAULT_CONCURRENCY,
+                    store=store.write,
+                    rules=self.attempt_rules(config, servers),
+                    retries=RolloutRetryPolicy(max_attempts=max_attempts, pause_seconds=config.retry_pause_seconds),
+                    stop=stop,
+                    answered_job=prepared.answered_job,
+                )
         if stop.reason is not None:
             counts.stop(stop.reason, prepared.summary.to_run)
             log = logger.info if stop.refusal else logger.warning  # `counts.problem` reports a refusal as an error

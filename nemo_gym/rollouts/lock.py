@@ -1,4 +1,4 @@
-"""A file lock that prevents two collectors from writing the same output. It is released when its process exits."""
+"""A file lock that prevents two collectors from using the same output. It is released when its process exits."""
 
 import contextlib
 import errno
@@ -24,10 +24,14 @@ class OutputInUse(StoreError):
 
 
 class RunLock:
-    """The lock of one output, held from `acquire` to `release` or until the process exits."""
+    """The lock of one output, held from `acquire` to `release` or until the process exits.
 
-    def __init__(self, path: Path) -> None:
+    `place` names in the error what the lock protects.
+    """
+
+    def __init__(self, path: Path, place: str = "output") -> None:
         self.path = path
+        self._place = place
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
@@ -82,9 +86,9 @@ class RunLock:
         except (orjson.JSONDecodeError, KeyError, TypeError):
             process = "another process"
         return OutputInUse(
-            f"{process} is collecting into this output",
+            f"{process} is collecting into this {self._place}",
             where=str(self.path),
-            fix="wait until it ends, or choose another output",
+            fix=f"wait until it ends, or choose another {self._place}",
         )
 
 

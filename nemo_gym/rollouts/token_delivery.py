@@ -3,15 +3,17 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 from nemo_gym.errors import GymError
 from nemo_gym.keys import AGENT_REF_KEY_NAME, ROLLOUT_ID_KEY_NAME
 from nemo_gym.rollout_correlation import maybe_rollout_id_from_run_body
 from nemo_gym.rollouts.collect import Send
+from nemo_gym.rollouts.lock import RunLock
 from nemo_gym.rollouts.outcome import CancelledRollout, Job, Outcome
 from nemo_gym.token_id_capture.config import (
     TokenIdCaptureConfig,
@@ -30,6 +32,8 @@ from nemo_gym.wire.stored_rollout import Row
 
 logger = logging.getLogger("nemo_gym.rollouts")
 
+LOCK_NAME = "collector.lock"
+
 
 class TooManyMasked(GymError, RuntimeError):
     """More rollouts than allowed have tokens that cannot be proven."""
@@ -37,7 +41,11 @@ class TooManyMasked(GymError, RuntimeError):
 
 @dataclass
 class TokenDelivery:
-    """The token capture of one collection."""
+    """The token capture of one collection or session.
+
+    Every run counts its rollouts from `0-0`, so that two runs in one folder would mix their tokens. A run that uses
+    `wrap` therefore holds the lock of the folder: `async with`, or `lock` and `unlock`.
+    """
 
     source: TokenSource
     settings: TokenIdCaptureConfig
@@ -56,6 +64,7 @@ class TokenDelivery:
     _participation: dict[str, bool] = field(default_factory=dict)
     _loop: asyncio.AbstractEventLoop | None = None
     _retiring: set["asyncio.Task[None]"] = field(default_factory=set)
+    _folder_lock: RunLock | None = None
 
     @classmethod
     def from_config(cls, servers: Mapping[str, Any]) -> "TokenDelivery | None":
@@ -68,8 +77,43 @@ class TokenDelivery:
         source = token_source(servers) if settings.enabled else None
         if source is None:
             return None
-        remains = source.rollout_ids() if isinstance(source, TokenCaptureStore) else set()
-        return cls(source, settings, servers, _remains=remains)
+        return cls(source, settings, servers)
+
+    @classmethod
+    def check(cls, servers: Mapping[str, Any]) -> None:
+        """Raise an error if token capture is on and could not deliver, or another run uses its folder."""
+        delivery = cls.from_config(servers)
+        if delivery is not None:
+            delivery.lock()
+            delivery.unlock()
+
+    def lock(self) -> None:
+        """Take the folder of the records for this run, and note what earlier runs left in it.
+
+        Raises:
+            OutputInUse: another run uses the folder.
+        """
+        if isinstance(self.source, TokenCaptureStore):
+            lock = RunLock(self.source.root / LOCK_NAME, "folder of token records (token_id_capture.dir)")
+            lock.acquire()
+            self._folder_lock = lock
+            self._remains = self.source.rollout_ids()
+
+    def unlock(self) -> None:
+        """Release the folder; do nothing if it is not locked."""
+        if self._folder_lock is not None:
+            self._folder_lock.release()
+
+    async def __aenter__(self) -> Self:
+        self.lock()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                await self.close()
+        finally:
+            self.unlock()
 
     def takes_part(self, row: Row) -> bool:
         """Return whether the agent of a row takes part in the capture."""
@@ -87,9 +131,11 @@ class TokenDelivery:
             return await run(row)
         if row.get(ROLLOUT_ID_KEY_NAME) is None:
             row = {**row, ROLLOUT_ID_KEY_NAME: f"r-{uuid4().hex}"}
-        result = await run(row)
+        rollout_id = maybe_rollout_id_from_run_body(row) or ""
+        with self._clearing_on_failure(rollout_id):
+            result = await run(row)
         if isinstance(result, dict):
-            await self.deliver_now(result, maybe_rollout_id_from_run_body(row) or "")
+            await self.deliver_now(result, rollout_id)
         return result
 
     def wrap(self, send: Send, *, stored: bool = True) -> Send:
@@ -105,7 +151,8 @@ class TokenDelivery:
             if rollout_id in self._remains:
                 self._clear(rollout_id)
             self._remains.add(rollout_id)
-            result = await send(job)
+            with self._clearing_on_failure(rollout_id):
+                result = await send(job)
             if isinstance(result, dict) and stored:
                 self._pending[str(job.key)] = await self.finalize(result, rollout_id)
             elif isinstance(result, dict):
@@ -127,7 +174,7 @@ class TokenDelivery:
     async def deliver_now(self, result: Row, rollout_id: str) -> None:
         """Deliver into a result that is handed to the caller at once, and delete the records."""
         capture = await self.finalize(result, rollout_id)
-        await retire_rollout_token_capture(capture, self.source)
+        await self._retire([capture])
         self.check_fraction()
 
     def check_fraction(self) -> None:
@@ -151,7 +198,9 @@ class TokenDelivery:
         """Note that the result of an attempt is stored, and check the fraction of masked rollouts."""
         self._loop = self._loop or asyncio.get_running_loop()
         capture = self._pending.pop(str(outcome.job.key), None)
-        if capture is not None and not isinstance(outcome, CancelledRollout):
+        if capture is not None and isinstance(outcome, CancelledRollout):
+            self._clear(capture.rollout_id)  # a cancelled rollout is not stored
+        elif capture is not None:
             with self._lock:
                 self._stored.append(capture)
         self.check_fraction()
@@ -187,6 +236,18 @@ class TokenDelivery:
                     self._remains.discard(capture.rollout_id)
             except Exception as error:  # of any source; the result is stored, only its records remain
                 logger.warning("the token records of rollout %s were not deleted: %r", capture.rollout_id, error)
+
+    @contextmanager
+    def _clearing_on_failure(self, rollout_id: str) -> Iterator[None]:
+        """Delete the records of a rollout that ends without a result, and let its error pass."""
+        try:
+            yield
+        except BaseException:
+            try:
+                self._clear(rollout_id)
+            except Exception as error:  # of any source; the error of the rollout counts
+                logger.warning("the token records of rollout %s were not deleted: %r", rollout_id, error)
+            raise
 
     def _clear(self, rollout_id: str) -> None:
         """Delete the remains of an interrupted attempt, if the source can."""

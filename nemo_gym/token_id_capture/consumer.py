@@ -6,7 +6,7 @@ from typing import Any
 
 from nemo_gym.token_id_capture.builder import MAIN_TRACE, BuildNotes, BuiltChains, Chain, prefix_merging
 from nemo_gym.token_id_capture.protocols import TokenCaptureSnapshot, TokenSource
-from nemo_gym.token_id_capture.records import TokenEntry
+from nemo_gym.token_id_capture.records import TokenEntry, is_too_long
 from nemo_gym.token_id_capture.terminal import TERMINAL_RESPONSE_KEY, TerminalAttribution, resolve_terminal
 from nemo_gym.wire.base import GENERATION_FIELDS, REQUIRED_TOKEN_FIELDS
 
@@ -49,7 +49,10 @@ def build_delivery(snapshot: TokenCaptureSnapshot, result: Mapping[str, Any]) ->
     """Build the chains of a snapshot and decide whether the result may be trained on."""
     attribution = resolve_terminal(result, snapshot.entries)
     built = prefix_merging(snapshot.entries, attribution.model_call_id)
+    response = result.get("response")
     reason = mask_reason(snapshot, attribution, built.notes, is_declared=bool(result.get(TERMINAL_RESPONSE_KEY)))
+    if not snapshot.incomplete and not snapshot.entries and isinstance(response, Mapping) and is_too_long(response):
+        reason = None  # nothing was generated, so nothing is missing
     metrics = capture_metrics(snapshot, attribution, built)
     if reason is not None:
         metrics["mask_reason"] = reason

@@ -39,6 +39,7 @@ from nemo_gym.token_id_capture.records import (
     TokenFields,
     digest_of_packed,
     extract_token_fields,
+    is_too_long,
     pack_ids,
     response_to_output_items,
     strip_token_fields,
@@ -159,6 +160,10 @@ async def capture_tokens(response: Mapping[str, Any], request_messages: Items | 
     items = context.request_items if request_messages is None else request_messages
     try:
         fields = extract_token_fields(response)
+        if fields is None and is_too_long(response):
+            context.captured = False
+            await abandon_call()
+            return None
         if fields is None:
             raise ValueError(NO_TOKEN_IDS + (f" ({context.model_ref})" if context.model_ref else ""))
         call = _complete_call(context, fields)

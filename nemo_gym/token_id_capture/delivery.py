@@ -54,11 +54,11 @@ async def finalize_rollout_token_capture(
         finalized = FinalizedCapture(rollout_id, snapshot.snapshot_id, snapshot.version)
     except Exception as error:  # of any source; the rollout is kept and marked
         return _mask(result, FinalizedCapture(rollout_id, masked=True), f"freeze_failed: {error}", error=str(error))
-    if carried:
-        _add_uncarried_traces(result, snapshot, carried)
-        return finalized
     masked = FinalizedCapture(rollout_id, snapshot.snapshot_id, snapshot.version, masked=True)
     try:
+        if carried:
+            _add_uncarried_traces(result, snapshot, carried)
+            return finalized
         delivery = build_delivery(snapshot, result)
         if delivery.mask_reason is None and delivery.main is not None:
             _put_main_chain(result, delivery.main)
@@ -67,6 +67,12 @@ async def finalize_rollout_token_capture(
         return _mask(result, masked, f"build_failed: {error}", error=str(error))
     result[NG_TOKEN_CAPTURE_KEY] = delivery.metrics
     if delivery.mask_reason is not None:
+        captured = delivery.metrics["generated_tokens_captured"]
+        delivery.metrics |= {
+            "generated_tokens_delivered": 0,
+            "delivered_fraction": 0.0,
+            "left_out": {"masked": captured},
+        }
         return _mask(result, masked, delivery.mask_reason)
     _put_traces(result, delivery)
     return finalized

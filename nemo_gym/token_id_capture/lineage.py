@@ -174,6 +174,10 @@ class RolloutLineage:
         if not candidates:
             opens_context = not self.entries or self.texts.issuperset(opening_texts(request_items))
             return unresolved_because(UnresolvedReason.NO_MATCH, opens_context=opens_context), None
+        longest = max(
+            entry.context_len for entry in candidates
+        )  # a call without text has the fingerprint of its parent
+        candidates = [entry for entry in candidates if entry.context_len == longest]
         if len({(entry.digest, entry.cum_len) for entry in candidates}) > 1:
             return unresolved_because(UnresolvedReason.AMBIGUOUS), None
         match = min(candidates, key=lambda entry: entry.model_call_id)

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, Self, overload
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nemo_gym.wire.base import REQUIRED_TOKEN_FIELDS, TOKEN_FIELDS, LogProbs, TokenIds, has_token_fields
+from nemo_gym.wire.responses import CONTEXT_LENGTH
 
 SCHEMA_VERSION: Literal[1] = 1
 DIGEST_VERSION = 1
@@ -200,6 +201,16 @@ def extract_token_fields(payload: Mapping[str, Any]) -> TokenFields | None:
     if not is_finite:
         raise ValueError("a log-prob of the answer is not a finite number")
     return fields
+
+
+def is_too_long(answer: Mapping[str, Any]) -> bool:
+    """Return whether a Responses or Chat answer is empty because its prompt left no space for a generation."""
+    details = answer.get("incomplete_details")
+    which = details.get("which") if isinstance(details, Mapping) else getattr(details, "which", None)
+    choices = answer.get("choices")
+    if isinstance(choices, list) and choices and isinstance(choices[0], Mapping):
+        which = choices[0].get("stop_reason")
+    return bool(which == CONTEXT_LENGTH)
 
 
 def strip_token_fields(items: Sequence[Mapping[str, Any]]) -> tuple[list[Json], int]:

@@ -111,11 +111,13 @@ class Gym:
         self._rules = RolloutCollectionHelper(monitor=monitor).attempt_rules(limits, servers)
         self._retries = RolloutRetryPolicy(max_attempts=max_attempts)
         self._number = 1 + secrets.randbelow(2**50)  # sessions at the same servers may use the same rollout ids
-        tokens = TokenDelivery.from_config(servers)
-        self._send = rollout_sender(client, limits, servers, tokens, keep_replies=self._number)
+        self._token_delivery = TokenDelivery.from_config(servers)
+        self._send = rollout_sender(client, limits, servers, self._token_delivery, keep_replies=self._number)
         self._tasks = 0
         self._streams: set[RolloutStream] = set()
         self._group_streams: set[GroupStream] = set()
+        if self._token_delivery is not None:
+            self._token_delivery.lock()
 
     @property
     def head(self) -> BaseServerConfig:
@@ -251,10 +253,14 @@ class Gym:
 
     async def close(self) -> None:
         """Close every stream; called at the end of the session."""
-        for groups in list(self._group_streams):
-            await groups.aclose()
-        for stream in list(self._streams):
-            await stream.aclose()
+        try:
+            for groups in list(self._group_streams):
+                await groups.aclose()
+            for stream in list(self._streams):
+                await stream.aclose()
+        finally:
+            if self._token_delivery is not None:
+                self._token_delivery.unlock()
 
     def next_task(self) -> int:
         """Return the number of the next row: unique in the session, and the same in every session over these rows."""
@@ -411,6 +417,7 @@ async def session(
         ConfigError: the configuration is not valid, or neither or both of `config` and `head` are given.
         ServerDidNotStart: a server did not start.
         HeadServerUnreachable: no head server answers at `head`.
+        OutputInUse: another run uses the folder of the token records.
     """
     if (config is None) == (head is None):
         raise ConfigError("a session needs a configuration or the head of running servers", fix="pass config or head")

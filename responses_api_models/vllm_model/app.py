@@ -13,7 +13,7 @@ from fastapi import HTTPException, Request
 from pydantic import PrivateAttr
 
 from nemo_gym.base_responses_api_model import Body, SimpleResponsesAPIModel
-from nemo_gym.errors import GymError, ModelFailed
+from nemo_gym.errors import ConfigError, GymError, ModelFailed
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
@@ -68,6 +68,12 @@ class VLLMModel(SimpleResponsesAPIModel):
         self._converter = self.make_converter()
         self._log = TransportLog.from_environment()
         self._external_capture = make_external_capture_handler(getattr(self.server_client, "global_config_dict", None))
+        if self._external_capture is not None and self.config.return_token_id_information:
+            raise ConfigError(  # no ValueError, which pydantic would wrap
+                "with external_staging the worker keeps the tokens, and answers carry no token ids",
+                where=self.config.name,
+                fix="set return_token_id_information: false and transport: chat, or external_staging: false",
+            )
         if self.config.tokenizer is not None:
             self._render = request_body.local_render(self.config.tokenizer, self.config.name)
 

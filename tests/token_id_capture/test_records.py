@@ -231,6 +231,20 @@ def test_requests_are_resolved_by_text_and_context() -> None:
         lineage.add(lineage_entry("a", [USER], "other"))
 
 
+def test_a_call_without_text_is_continued_and_not_confused_with_its_parent() -> None:
+    """An empty answer leaves the fingerprint of the conversation as it was; the longer context is the later call."""
+    more = {"role": "user", "content": "more"}
+    lineage = RolloutLineage()
+    lineage.add(lineage_entry("first", [USER], "yes"))
+    lineage.add(lineage_entry("empty", [USER, reply("yes"), more], "", digest="other", cum_len=5))
+    resolution, match = lineage.resolve([USER, reply("yes"), more, reply(""), more])
+
+    assert (resolution.status.value, match.model_call_id if match else None) == ("resolved", "empty")
+    _, match = lineage.resolve([USER, reply("yes"), {"role": "user", "content": "other"}])
+    assert match is not None
+    assert match.model_call_id == "first"
+
+
 @pytest.mark.asyncio
 async def test_the_memory_store_forgets_the_oldest_rollouts() -> None:
     """A model server runs for weeks; its memory must not grow with the run."""

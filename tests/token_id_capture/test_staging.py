@@ -9,10 +9,11 @@ from aiohttp.test_utils import TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nemo_gym.errors import ConfigError
 from nemo_gym.token_id_capture.config import TokenCaptureConfigError
 from nemo_gym.token_id_capture.lineage_files import FileLineageStore
 from nemo_gym.token_id_capture.staging import digests
-from nemo_gym.token_id_capture.staging.client import ControlRequestFailed, RolloutControlClient
+from nemo_gym.token_id_capture.staging.client import MANIFEST_PATH, ControlRequestFailed, RolloutControlClient
 from nemo_gym.token_id_capture.staging.conformance import assert_golden_vectors
 from nemo_gym.token_id_capture.staging.receipts import ReceiptVerificationError, verify_and_linearize
 from nemo_gym.token_id_capture.staging.records import (
@@ -171,8 +172,32 @@ async def test_staging_needs_a_control_token_at_start(tmp_path: Path, monkeypatc
     """A ledger that no framework can read is useless, and an open one would be a leak."""
     monkeypatch.delenv("NEMO_GYM_TOKEN_CAPTURE_CONTROL_TOKEN", raising=False)
     with pytest.raises(TokenCaptureConfigError, match="NEMO_GYM_TOKEN_CAPTURE_CONTROL_TOKEN is not set"):
-        async with capture_world(block(tmp_path), two_turns):
+        async with capture_world(block(tmp_path), two_turns, return_token_id_information=False):
             pass
+
+
+@pytest.mark.parametrize("transport", ["chat", "tokens", "auto"])
+@pytest.mark.asyncio
+async def test_staging_refuses_token_ids_in_answers_at_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    """The worker keeps the tokens: every call would fail because its answer has no ids."""
+    monkeypatch.setenv("NEMO_GYM_TOKEN_CAPTURE_CONTROL_TOKEN", TOKEN)
+    with pytest.raises(ConfigError, match="return_token_id_information: false"):
+        async with capture_world(block(tmp_path), two_turns, transport=transport):
+            pass
+
+
+@pytest.mark.asyncio
+async def test_the_control_route_refuses_a_bad_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A typing error of the framework is not a bug of the server, which a 500 would report."""
+    monkeypatch.setenv("NEMO_GYM_TOKEN_CAPTURE_CONTROL_TOKEN", TOKEN)
+    async with capture_world(block(tmp_path), two_turns, return_token_id_information=False) as world:
+        path = MANIFEST_PATH.format(rollout_id="-bad")
+        reply = await world.client.get("policy", path, headers={"authorization": f"Bearer {TOKEN}"})
+        problem = await reply.read()
+
+    assert (reply.status, b"not a rollout id" in problem) == (400, True)
 
 
 def test_the_file_store_is_a_ledger(tmp_path: Path) -> None:
