@@ -74,7 +74,7 @@ async def failing(agent: HabitAgent, row: Json) -> Json:
 
 
 async def test_a_rollout_that_fails_leaves_no_records(tmp_path: Path) -> None:
-    """A run of weeks has failures every day; their records would fill the disk and nobody reads them."""
+    """A run of weeks has failures every day; their records would fill the disk, and no result needs them."""
     row = {"responses_create_params": {"input": "hi"}, "agent_ref": {"name": "agent"}}
     async with capture_world(block(tmp_path), failing) as world:
         await world.collect(tmp_path)
@@ -190,10 +190,10 @@ async def test_traces_that_cannot_be_built_mark_a_result_with_tokens(
         await agent.respond(row, [USER])
         return await agent.respond(row, [{"role": "user", "content": "another"}])
 
-    def broken(*_: Any) -> Any:
+    def raise_error(*_: Any) -> Any:
         raise ValueError("a record is malformed")
 
-    monkeypatch.setattr("nemo_gym.token_id_capture.delivery.build_delivery", broken)
+    monkeypatch.setattr("nemo_gym.token_id_capture.delivery.build_delivery", raise_error)
     async with capture_world(block(tmp_path), keeps_the_last) as world:
         [result] = await world.collect(tmp_path)
 
