@@ -89,13 +89,27 @@ class SyncGym:
         return iterator()
 
     def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine on the loop and return its result; cancel it if the wait is interrupted."""
+        """Run a coroutine on the loop and return its result; cancel it if the wait is interrupted.
+
+        Raises:
+            RuntimeError: the caller is on the loop itself, which could then never answer.
+        """
+        if _running_loop() is self._loop:
+            work.close()
+            raise RuntimeError("SyncGym blocks; on the event loop of the session, await the methods of Gym")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 async def _as_coroutine(function: Callable[[], Result]) -> Result:

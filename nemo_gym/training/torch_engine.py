@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from nemo_gym.errors import ModelFailed
 
 MAX_BATCH_SIZE = 256
+CLOSE_SECONDS = 60.0
+"""Longest wait for the current step when the engine is closed."""
 GATHER_SECONDS = 0.001
 """Time for which an idle engine waits after a request arrives, so that concurrent requests share their first step."""
 
@@ -149,11 +151,11 @@ class TorchEngine:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Stop the thread; requests in flight fail."""
+        """Stop the thread after the current step; requests in flight fail. A step that does not end is abandoned."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self._thread.join()
+        self._thread.join(CLOSE_SECONDS)
         for request in [*self._running, *self._waiting]:
             _fail(request, ModelFailed("the policy was closed"))
 
@@ -184,8 +186,7 @@ class TorchEngine:
                 finished = self._step()
             for request, result in finished:  # outside the locks: callbacks of a future may submit a request
                 if isinstance(result, Generation):
-                    if not request.future.cancelled():
-                        _finish(request, result)
+                    _finish(request, result)
                 else:
                     _fail(request, result)
 
@@ -242,10 +243,11 @@ class TorchEngine:
 
 
 def _finish(request: _Request, generation: Generation) -> None:
-    if request.future.set_running_or_notify_cancel():
+    # A request is done already if the engine was closed during its step.
+    if not request.future.done() and request.future.set_running_or_notify_cancel():
         request.future.set_result(generation)
 
 
 def _fail(request: _Request, problem: Exception) -> None:
-    if request.future.set_running_or_notify_cancel():
+    if not request.future.done() and request.future.set_running_or_notify_cancel():
         request.future.set_exception(problem)

@@ -120,8 +120,9 @@ class TorchPolicy(Policy):
         self.engine.close()
         asyncio.run_coroutine_threadsafe(self._stop_listening(), self._loop).result(START_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._thread.join(START_SECONDS)
+        if not self._thread.is_alive():
+            self._loop.close()
 
     def _run_loop(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: python3 dev.py train")
 
 from nemo_gym.errors import ModelFailed  # noqa: E402
+from nemo_gym.training import torch_engine  # noqa: E402
 from nemo_gym.training.grpo import token_logprobs  # noqa: E402
 from nemo_gym.training.tiny_model import WORDS, TinyTransformer  # noqa: E402
 from nemo_gym.training.torch_engine import Generation, TorchEngine, _vocabulary_size  # noqa: E402
@@ -213,3 +214,15 @@ def test_closing_fails_the_requests_in_flight(model: TinyTransformer) -> None:
         future.result(SECONDS)
     with pytest.raises(ModelFailed, match="closed"):
         engine.submit([2], max_tokens=1)
+
+
+def test_closing_abandons_a_step_that_does_not_end(held_engine: TorchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer that stops must not hang because its model does."""
+    monkeypatch.setattr(torch_engine, "CLOSE_SECONDS", 0.01)
+    future = held_engine.submit([2], max_tokens=3)
+    assert held_engine._model.first_step.wait(SECONDS)
+
+    held_engine.close()
+
+    with pytest.raises(ModelFailed, match="closed"):
+        future.result(SECONDS)

@@ -192,3 +192,11 @@ async def test_constrained_tokens_that_are_not_delivered_are_counted_once():
     await stream.aclose()
 
     assert gym.left_out == {"the stream was closed": TOKENS}
+
+
+async def test_a_blocking_call_on_the_loop_of_the_session_is_refused():
+    """The loop would wait for itself, without end and without a message."""
+    gym = ManualGym()
+
+    with pytest.raises(RuntimeError, match="await the methods of Gym"):
+        gym.sync.cancel("0-0")
