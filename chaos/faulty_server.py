@@ -26,12 +26,18 @@ SOURCE = '''
     import re
     import signal
     import time
+    from pathlib import Path
 
     from pydantic import ConfigDict
 
     from nemo_gym.base_resources_server import (
         BaseResourcesServerConfig, BaseRunRequest, BaseVerifyRequest, BaseVerifyResponse, SimpleResourcesServer,
     )
+
+
+    BROKEN = Path(__file__).with_name("broken")
+    if BROKEN.exists():
+        os._exit(4)
 
 
     class RunRequest(BaseRunRequest):
@@ -70,7 +76,9 @@ SOURCE = '''
             re.match("(a+)+$", "a" * 60 + "b")
         if fault == "builtin":
             sum(itertools.repeat(0))
-        if fault == "exit":
+        if fault == "break":
+            BROKEN.touch()
+        if fault in ("exit", "break"):
             os._exit(3)
         if fault == "abort":
             os.abort()
@@ -130,7 +138,8 @@ class FaultyEvaluation(Evaluation):
         if scored & self.faulty_ids():
             raise BrokenPromise(f"rollouts with a fault are scored: {sorted(scored & self.faulty_ids())}")
         for record in read_records(self.failures):
-            if rollout_id(record) not in faulty_task:
+            is_counted = record["_ng_failure"].get("counted") is not False
+            if rollout_id(record) not in faulty_task or (is_counted and rollout_id(record) not in self.faulty_ids()):
                 raise BrokenPromise(f"an innocent rollout counts a failed attempt: {record}")
             if record["_ng_failure_class"] not in ("server_died", "timeout"):
                 raise BrokenPromise(f"a failure is of kind {record['_ng_failure_class']}: {record['_ng_failure']}")

@@ -1,5 +1,3 @@
-"""Environments: folders of rows and configurations. Includes the folders of other roots on sys.path, in its order."""
+"""Environments, one folder each; `import nemo_gym` adds the folders of the other trees on `sys.path`."""
 
-from pkgutil import extend_path
-
-__path__ = extend_path([], __name__) or __path__
+import nemo_gym as nemo_gym

@@ -22,7 +22,7 @@ from nemo_gym.config.search_roots import component_search_roots as component_sea
 __package_name__ = "nemo_gym"
 
 _LAZY_EXPORTS: dict[str, str] = {
-    name: f"nemo_gym.{module}"
+    name: module
     for module, names in {
         "base_resources_server": (
             "BaseResourcesServerConfig",
@@ -46,6 +46,7 @@ _LAZY_EXPORTS: dict[str, str] = {
             "AggregateMetricsRequest",
             "ModelServerRef",
         ),
+        "evaluation": ("evaluate", "evaluate_async", "EvaluationFailed", "EvaluationResult"),
         "openai_utils": (
             "NeMoGymAsyncOpenAI",
             "NeMoGymResponse",
@@ -80,7 +81,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         value: Any = importlib.import_module("importlib.metadata").version("nemo-gym")
     elif name in _LAZY_EXPORTS:
-        value = getattr(importlib.import_module(_LAZY_EXPORTS[name]), name)
+        value = getattr(importlib.import_module(f"nemo_gym.{_LAZY_EXPORTS[name]}"), name)
     else:
         raise AttributeError(f"module 'nemo_gym' has no attribute {name!r}")
     globals()[name] = value

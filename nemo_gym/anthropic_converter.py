@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from time import time
 from typing import Any
 
-from nemo_gym.convert import responses_anthropic, sse, streams
+from nemo_gym.convert import responses_anthropic, sse
 from nemo_gym.convert.json_access import from_dict, new_id, to_dict, warn_once
+from nemo_gym.convert.message_stream import events_from_message
 from nemo_gym.convert.responses_anthropic import options_lost_from_messages, options_lost_in_messages
 from nemo_gym.wire.responses import NeMoGymResponse
 
@@ -27,7 +28,11 @@ class AnthropicConverter:
 
     def replay(self, message: dict[str, Any]) -> Iterator[bytes]:
         """Encode a finished message as server-sent events."""
-        return sse.encode_typed(streams.events_from_message(message))
+        return sse.encode_typed(events_from_message(message))
+
+    anthropic_request_to_responses = request_to_responses
+    responses_to_anthropic_response = response_to_message
+    anthropic_response_to_sse = replay
 
     def responses_to_anthropic(
         self,
@@ -51,9 +56,9 @@ class AnthropicConverter:
             warn_once(f"{field!r} is not sent to {model}: the Messages API has no such option")
         return {**(extra_body or {}), **request}
 
-    def anthropic_to_responses(self, resp: Any, request_body: Any, model: str) -> NeMoGymResponse:
+    def anthropic_to_responses(self, anthropic_response: Any, request_body: Any, model: str) -> NeMoGymResponse:
         """Convert a message to the response to the Responses request `request_body`."""
         response = responses_anthropic.response_from_message(
-            to_dict(request_body), to_dict(resp), model=model, now=int(time()), new_id=new_id
+            to_dict(request_body), to_dict(anthropic_response), model=model, now=int(time()), new_id=new_id
         )
         return from_dict(NeMoGymResponse, response)

@@ -7,7 +7,7 @@ the session cookie identifies.
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import orjson
 from fastapi import FastAPI, Request, Response
@@ -125,6 +125,8 @@ class BaseResourcesServerConfig(BaseRunServerInstanceConfig):
     """A `close` hook is abandoned after this time."""
     close_idle_seconds: float = Field(default=86_400.0, gt=0)
     """A session of a server with a `close` hook is closed after this time without a seed, `@tool` or verify call."""
+    tool_errors: Literal["model_sees", "fail"] = "model_sees"
+    """A tool that raises: its error is the tool's output and the rollout continues, or the rollout fails."""
     reward_range: tuple[float, float] | None = None
     """Minimum and maximum reward, for example `[0, 1]`; a reward outside the range is a failure (`invalid_reward`)."""
 
@@ -215,6 +217,10 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
     async def reverify_mode(self) -> dict[str, str]:
         """Return the reverify mode: whether stored responses can be verified again without their sessions."""
         return {"reverify_mode": ReverifyMode(self.config.REVERIFY_MODE).value}
+
+    async def get_reverify_mode(self) -> dict[str, str]:
+        """Do the same as `reverify_mode`, under its name in NeMo Gym."""
+        return await self.reverify_mode()
 
     def mcp_tools(self, route_tools: list[Any], catchall: Any = None) -> Iterable[Any]:  # noqa: ARG002
         """Return the tools to offer over MCP. The default is `route_tools`, the tools found in the routes."""

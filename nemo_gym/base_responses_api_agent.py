@@ -5,6 +5,7 @@ session, run the episode, verify). When model calls are captured, the paths of c
 `url_path_for_run` and related methods add.
 """
 
+import asyncio
 import functools
 import warnings
 from abc import abstractmethod
@@ -33,6 +34,7 @@ from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNo
 from nemo_gym.reward_profile import AggregateMetricsMixin
 from nemo_gym.rollout_correlation import (
     apply_rollout_prefix,
+    current_rollout_id,
     maybe_rollout_id_from_run_body,
     rollout_context,
     rollout_path_prefix,
@@ -48,7 +50,14 @@ from nemo_gym.serve.endpoints import (
     plan_for,
     resolved_signature,
 )
-from nemo_gym.server_utils import BaseServer, SimpleServer, get_first_server_config_dict, get_response_json
+from nemo_gym.serve.run_budget import LimitedAnswer, RunBudget, current_run_budget, set_run_budget, with_usage
+from nemo_gym.server_utils import (
+    BaseServer,
+    SimpleServer,
+    get_first_server_config_dict,
+    get_response_json,
+    raise_for_status,
+)
 from nemo_gym.transport import call_timing, deadlines, reply_log
 from nemo_gym.transport.client_response import reply_header
 from nemo_gym.wire.episode import NO_SIGNALS, Opening, Signals, apply_opening
@@ -56,6 +65,8 @@ from nemo_gym.wire.run_seed_verify import BaseRunRequest, BaseVerifyResponse
 from nemo_gym.wire.stored_rollout import REWARD_KEY
 
 RESPONSES_PATH = "/v1/responses"
+
+RunBody = BaseModel | dict[str, Any] | None
 
 
 class BaseResponsesAPIAgentConfig(BaseRunServerInstanceConfig):
@@ -178,17 +189,58 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         """Return `url_path` with the rollout prefix of `request`, for nested calls of the same rollout."""
         return _inbound_prefix(request) + url_path
 
-    def resolve_model_base_url(self, model_server_name: str, rollout_id: str | None = None) -> str:
-        """Return `http://host:port[/prefix]/v1` of a model server, for clients that need a base URL."""
+    def resolve_model_base_url(
+        self, model_server_name: str, rollout_id: str | None = None, *, version_path: str = "/v1"
+    ) -> str:
+        """Return `http://host:port[/prefix]/v1` of a model server, for programs that need a base URL.
+
+        The prefix names the current rollout, or `rollout_id`, to which the calls of the program then belong: they are
+        captured, count as its usage, and are refused when it reaches a limit. `version_path=""` gives the URL without
+        `/v1`, for programs that add it themselves (Anthropic and Gemini clients). Call it once for each rollout.
+        """
         server = get_first_server_config_dict(self.server_client.global_config_dict, model_server_name)
         base_url = self.server_client._build_server_base_url(server)
-        return f"{base_url}{self._prefix(rollout_id)}/v1"
+        run_budget = current_run_budget()
+        rollout_id = rollout_id or current_rollout_id() or (run_budget.rollout_id() if run_budget else None)
+        budget = run_budget.open_at(model_server_name, rollout_id) if run_budget and rollout_id else None
+        prefix = rollout_path_prefix(rollout_id, token_capture=self._token_id_capture_enabled(), budget=budget)
+        return f"{base_url}{prefix}{version_path}"
+
+    async def _fetch_counts(self, server_name: str, path: str) -> Mapping[str, Any]:
+        """Close the budget of a rollout at a model server and return its counts."""
+        reply = await self.server_client.post(server_name=server_name, url_path=path, json={})
+        await raise_for_status(reply)
+        counts: Mapping[str, Any] = await get_response_json(reply)
+        return counts
+
+    async def _run_within_budget(self, work: Awaitable[Any], budget: RunBudget) -> Any:
+        """Await a rollout and close its budget; return its answer with the usage of all calls.
+
+        A rollout that reached a limit has a `LimitedAnswer`, also if the agent raised an error because of it.
+        """
+        try:
+            answer = await work
+        except asyncio.CancelledError:
+            budget.close_later(self._fetch_counts)
+            raise
+        except Exception:
+            counts = await budget.close(self._fetch_counts)
+            if counts["reached_limit"] is None:
+                raise
+            return budget.limited_answer(None, counts)
+        if not budget.is_open:
+            return answer
+        counts = await budget.close(self._fetch_counts)
+        return with_usage(answer, counts) if counts["reached_limit"] is None else budget.limited_answer(answer, counts)
 
     def _prefix(self, rollout_id: str | None) -> str:
         return rollout_path_prefix(rollout_id, token_capture=self._token_id_capture_enabled())
 
     def _model_call_capture_enabled(self) -> bool:
         return self._captures().model_calls
+
+    def _capture_correlation_enabled(self) -> bool:
+        return self._captures().any
 
     def _token_id_capture_enabled(self) -> bool:
         return self._captures().token_ids
@@ -226,19 +278,26 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
                 call_timing.set_current_rollout(rollout_index_from_run_body(body))
             allowance = deadlines.current_allowance()
             timer = call_timing.PhaseTimer() if allowance is not None else None
-            log = reply_log.ReplyLog() if allowance is not None and allowance.keep_replies else None
-            answer = None
+            log = reply_log.start_log() if allowance is not None else None
+            budget = RunBudget(body, allowance)
+            set_run_budget(budget)
+            work = call(*args, **kwargs)
+            if rollout_id is not None:
+                work = self._run_captured(work, rollout_id)
+            work = self._run_within_budget(work, budget)
+            if log is not None and allowance is not None and allowance.keep_replies:
+                work = self._run_cancellable(work, body, allowance.keep_replies, log)
             try:
-                with self._cancellable(body, allowance) as scope:
-                    answer = await self._run_logged(call(*args, **kwargs), rollout_id, log)
+                answer = await work
             except Exception as error:
-                if timer is not None:
+                if timer is not None and log is not None:
                     timer.add_to_error(error)
+                    reply_log.attach_response(error, await log.prefix_response())
                 raise
-            if answer is None and scope.is_cancelled:
-                return await _cancelled_answer(body, log if scope.keeps_prefix else None)
             if timer is None:
                 return answer
+            if isinstance(answer, LimitedAnswer):
+                return Response(json_bytes(timer.add_to(answer.record)), media_type="application/json")
             if isinstance(answer, BaseModel) and answer.__pydantic_extra__ is None:  # the model allows no extra fields
                 return json_response(answer, (*args, *kwargs.values()), {NG_PHASES_KEY: timer.sums()})
             return timer.add_to(answer)
@@ -246,13 +305,22 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         run_with_rollout.__signature__ = resolved_signature(run)  # type: ignore[attr-defined]
         return run_with_rollout
 
-    def _cancellable(
-        self, body: BaseModel | dict[str, Any] | None, allowance: deadlines.Allowance | None
-    ) -> RolloutScope:
-        """Return the scope of a run request; it can be cancelled by id if its caller keeps the replies."""
-        caller = allowance.keep_replies if allowance is not None else None
-        if not caller:
-            return RolloutScope(self.config.name, None)
+    async def _run_captured(self, work: Awaitable[Any], rollout_id: str) -> Any:
+        """Await a rollout whose model calls carry its rollout id."""
+        with rollout_context(rollout_id, token_capture=self._token_id_capture_enabled()):
+            return await work
+
+    async def _run_cancellable(self, work: Awaitable[Any], body: RunBody, caller: int, log: reply_log.ReplyLog) -> Any:
+        """Await a rollout that its caller can cancel by id; the answer then has what was generated, if it is kept."""
+        answer = None
+        with self._cancellation_scope(body, caller) as scope:
+            answer = await work
+        if answer is None and scope.is_cancelled:
+            return await _cancelled_answer(body, log if scope.keeps_prefix else None)
+        return answer
+
+    def _cancellation_scope(self, body: RunBody, caller: int) -> RolloutScope:
+        """Return the scope of a run request."""
         rollout_id, rollout = None, call_timing.current_rollout()
         with suppress(ValueError):
             rollout_id = maybe_rollout_id_from_run_body(body) if body is not None else None
@@ -261,17 +329,8 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         # The class of the request drops the id; the header has no attempt.
         return RolloutScope(self.config.name, call_timing.format_rollout(rollout), caller=caller, has_attempt=False)
 
-    async def _run_logged(self, work: Awaitable[Any], rollout_id: str | None, log: reply_log.ReplyLog | None) -> Any:
-        """Await a rollout; its model calls have the rollout id if it is captured, and add to the log if it has one."""
-        if log is not None:
-            reply_log.set_current_log(log)
-        if rollout_id is None:
-            return await work
-        with rollout_context(rollout_id, token_capture=self._token_id_capture_enabled()):
-            return await work
 
-
-async def _cancelled_answer(body: BaseModel | dict[str, Any] | None, log: reply_log.ReplyLog | None) -> Response:
+async def _cancelled_answer(body: RunBody, log: reply_log.ReplyLog | None) -> Response:
     """Return the answer of a cancelled `/run`: the fields of its request, no reward, and the prefix if it is kept."""
     fields = body.model_dump(mode="json", exclude_unset=True) if isinstance(body, BaseModel) else dict(body or {})
     for result in (REWARD_KEY, RESPONSE_KEY_NAME):  # a row may be the record of an earlier rollout
@@ -311,12 +370,16 @@ def _add_rollout_routes(router: APIRouter) -> None:
         router.routes.append(Route(path, app, methods=["POST"], name=original.name, include_in_schema=False))
 
 
-def _inbound_prefix(request: Request) -> str:
-    """Return the rollout prefix in the path of a request; empty if the path has none."""
-    parts = str(request.url.path).split("/")
-    if len(parts) < 4 or parts[1] != ROLLOUT_PATH_PREFIX:
-        return ""
-    return rollout_path_prefix(parts[2], token_capture=parts[3] == TOKEN_CAPTURE_PATH_SEGMENT)
+def _inbound_prefix(request: Any) -> str:
+    """Return the rollout prefix of a request; empty if its path has none, or if a test passes None or a stub."""
+    path = getattr(getattr(request, "url", None), "path", None)
+    if isinstance(path, str):
+        parts = path.split("/")
+        if len(parts) >= 4 and parts[1] == ROLLOUT_PATH_PREFIX:
+            return rollout_path_prefix(parts[2], token_capture=parts[3] == TOKEN_CAPTURE_PATH_SEGMENT)
+    parameters = getattr(request, "path_params", None)
+    rollout_id = parameters.get("rollout_id") if isinstance(parameters, Mapping) else None
+    return rollout_path_prefix(rollout_id) if isinstance(rollout_id, str) else ""
 
 
 __all__ = [

@@ -31,7 +31,6 @@ from nemo_gym.config.schema_datasets import (
     UploadJsonlDatasetHuggingFaceMaybeDeleteConfig,
 )
 from nemo_gym.config.schema_servers import (
-    AgentServerRef,
     BaseRunServerConfig,
     BaseRunServerInstanceConfig,
     BaseRunServerTypeConfig,
@@ -39,9 +38,7 @@ from nemo_gym.config.schema_servers import (
     BaseServerInstanceConfig,
     BaseServerTypeConfig,
     Domain,
-    ModelServerRef,
     ResourcesServerInstanceConfig,
-    ResourcesServerRef,
     ResourcesServerTypeConfig,
     ResponsesAPIAgentServerInstanceConfig,
     ResponsesAPIAgentServerTypeConfig,
@@ -71,3 +68,4 @@ from nemo_gym.errors import (
 from nemo_gym.keys import AGENT_REF_KEY_NAME as AGENT_REF_KEY
 from nemo_gym.keys import ROLLOUT_PATH_PREFIX, TOKEN_CAPTURE_PATH_SEGMENT
 from nemo_gym.metrics.aggregate import AggregateMetrics, AggregateMetricsRequest
+from nemo_gym.wire.server_refs import AgentServerRef, ModelServerRef, ResourcesServerRef

@@ -11,11 +11,13 @@ GymError                              the problem, its location and the fix
 │   ├── InheritPathNotFoundError
 │   └── AlmostServerError
 ├── ConversionError                   an API dialect cannot express something (NotImplementedError, ValueError)
+│   └── UnsupportedRequest            a model server cannot express a request for its endpoint
 ├── FileProblem                       a file cannot be read or written (OSError)
 ├── ServerUnreachable                 no server answers at an address (ConnectionError)
 │   ├── RequestCancelled              code in the server's process cancelled a request of another one
 │   └── SessionLost                   the process that kept the state of a session has ended
 ├── InvalidReply                      the answer of a server cannot be used (JSONDecodeError)
+│   └── IncompleteReply               the connection was closed in the middle of an answer
 ├── DeadlineExceeded                  the time allowed for a call ran out (TimeoutError)
 ├── CircuitOpen                       an endpoint failed repeatedly and is not called (ConnectionError)
 └── RolloutFailed                     a rollout has no reward
@@ -111,6 +113,10 @@ class ConversionError(GymError, NotImplementedError, ValueError):
     """An API dialect cannot express something; nothing is dropped silently."""
 
 
+class UnsupportedRequest(ConversionError):
+    """The request has something that the dialect of the endpoint cannot express; `where` is its JSON path."""
+
+
 class FileProblem(GymError, OSError):
     """A file cannot be read or written."""
 
@@ -153,6 +159,10 @@ class InvalidReply(GymError, json.JSONDecodeError):
         self.problem, self.where, self.fix = problem, where, fix
         self.path = path
         """The path of the call."""
+
+
+class IncompleteReply(InvalidReply):
+    """The connection was closed in the middle of an answer: the process of the server ended, or its handler failed."""
 
 
 class DeadlineExceeded(GymError, TimeoutError):

@@ -47,6 +47,8 @@ from nemo_gym.keys import CONFIG_PATH_ENV_VAR as NEMO_GYM_CONFIG_PATH_ENV_VAR_NA
 
 NEMO_GYM_RESERVED_TOP_LEVEL_KEYS = list(RESERVED_KEYS)
 
+TOKEN_ID_CAPTURE_BLOCK = "token_id_capture"
+
 _GLOBAL_CONFIG_DICT: DictConfig | None = None
 
 logger = logging.getLogger(__name__)
@@ -180,7 +182,11 @@ def _check_instances(config: DictConfig) -> InstanceCheck:
 def host_facts() -> HostFacts:
     """Return the facts about this machine and process that the configuration depends on."""
     return HostFacts(
-        roots=component_search_roots(), working_dir=WORKING_DIR, pick_port=_pick_port, own_address=_own_address
+        roots=component_search_roots(),
+        working_dir=WORKING_DIR,
+        pick_port=_pick_port,
+        own_address=_own_address,
+        environ=os.environ,
     )
 
 

@@ -7,17 +7,14 @@ response model. If only the text of the answer cannot be interpreted, the verifi
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
-from pydantic_core import to_json
 
 from nemo_gym.errors import EnvFailed
+from nemo_gym.failure_kinds import JUDGE_FAILED, MAX_REASON_CHARACTERS
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_JUDGE_ERROR_KEY
-from nemo_gym.serve.endpoints import answer_error
+from nemo_gym.serve.endpoints import answer_error, json_bytes
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
-
-JUDGE_FAILED = "judge_failed"
-"""Value of `_ng_failure_class` in the record of a rollout whose judge failed."""
 
 ResultT = TypeVar("ResultT")
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -65,10 +62,26 @@ def judge_failsafe(verify: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
     return answer_error(verify, JudgeError, _failure_record)
 
 
+class FailureRecordResponse(JSONResponse):
+    """A failure record as JSON; unlike the base class, it accepts NaN and lone surrogates in what a model wrote."""
+
+    def render(self, content: Any) -> bytes:
+        return json_bytes(content)
+
+
 def _failure_record(failure: Exception, *arguments: Any) -> Response:
     record = _request_body(*arguments)
-    record |= {"reward": 0.0, NG_FAILURE_CLASS_KEY: JUDGE_FAILED, NG_FAILURE_JUDGE_ERROR_KEY: str(failure)}
-    return Response(to_json(record, inf_nan_mode="null"), media_type="application/json")
+    instance_config = record.get("instance_config")
+    record |= {
+        "reward": 0.0,
+        "mask_sample": True,
+        "failure_kind": JUDGE_FAILED,
+        "failure_reason": str(failure)[:MAX_REASON_CHARACTERS],
+        "instance_config": {**(instance_config if isinstance(instance_config, dict) else {}), "mask_sample": True},
+        NG_FAILURE_CLASS_KEY: JUDGE_FAILED,
+        NG_FAILURE_JUDGE_ERROR_KEY: str(failure),
+    }
+    return FailureRecordResponse(record)
 
 
 def _request_body(*arguments: Any) -> dict[str, Any]:

@@ -11,6 +11,8 @@ RESPONSES_CREATE_PARAMS_KEY_NAME = "responses_create_params"
 RESPONSE_KEY_NAME = "response"
 AGENT_REF_KEY_NAME = "agent_ref"
 SKILLS_REF_KEY_NAME = "skills_ref"
+TASK_SOURCE_KEY_NAME = "task_source"
+"""The instance that declares the dataset of a row."""
 
 NG_FAILURE_CLASS_KEY = "_ng_failure_class"
 NG_NO_PERSIST_KEY = "_ng_no_persist"
@@ -33,6 +35,7 @@ CLOSE_PATH = "/close_session"
 NG_SECONDS_KEY = "_ng_seconds"
 """The duration of a rollout, from sending to the reply."""
 NG_PHASES_KEY = "_ng_phases"
+NG_TOOL_ERRORS_KEY = "_ng_tool_errors"
 """The duration of each phase of a rollout, in seconds."""
 
 NG_TOKEN_CAPTURE_KEY = "_ng_token_capture"
@@ -40,7 +43,7 @@ NG_TOKEN_CAPTURE_KEY = "_ng_token_capture"
 NG_TOKEN_TRACES_KEY = "_ng_token_traces"
 """The captured calls that are not in `response.output`: sub-agents, compacted contexts, branches."""
 MASK_SAMPLE_KEY = "mask_sample"
-"""True if a rollout must not be trained on."""
+"""True if the reward of a rollout measures nothing: it enters no mean and is not trained on."""
 
 MCP_SESSION_TOKEN_HEADER = "X-NeMo-Gym-Session-Token"
 MCP_METADATA_KEY = "mcp"
@@ -51,6 +54,7 @@ RESERVED_TOOL_NAMES = UNCALLABLE_NAMES | {"reset", "step"}
 """Names that no method with `@tool` has; a route of another server may be a tool named `step`."""
 
 ROLLOUT_PATH_PREFIX = "ng-rollout"
+BUDGET_PATH_SEGMENT = "budget"
 TOKEN_CAPTURE_PATH_SEGMENT = "training-token-capture"
 SESSION_ID_KEY = "session_id"
 
@@ -63,6 +67,8 @@ ROLLOUT_HEADER = "x-nemo-gym-rollout"
 
 MODELS, RESOURCES, AGENTS = "responses_api_models", "resources_servers", "responses_api_agents"
 SERVER_TYPES = (MODELS, RESOURCES, AGENTS)
+COMPONENT_FOLDERS = (*SERVER_TYPES, "environments", "benchmarks")
+"""The folders of a tree that hold components; each is also a Python package."""
 
 CONFIG_DICT_ENV_VAR = "NEMO_GYM_CONFIG_DICT"
 CONFIG_PATH_ENV_VAR = "NEMO_GYM_CONFIG_PATH"

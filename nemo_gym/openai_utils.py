@@ -14,11 +14,17 @@ from nemo_gym.wire.hosted_tool_calls import *
 from nemo_gym.wire.input_content import *
 from nemo_gym.wire.responses import *
 from nemo_gym.wire.responses_options import *
+from nemo_gym.wire.token_usage import *
 
 if TYPE_CHECKING:
-    from nemo_gym.transport.model_client import RATE_LIMIT_ERROR_CODES, RETRY_ERROR_CODES, NeMoGymAsyncOpenAI
+    from nemo_gym.transport.model_client import (
+        MAX_NUM_TRIES,
+        RATE_LIMIT_ERROR_CODES,
+        RETRY_ERROR_CODES,
+        NeMoGymAsyncOpenAI,
+    )
 
-_CLIENT_NAMES = frozenset({"NeMoGymAsyncOpenAI", "RATE_LIMIT_ERROR_CODES", "RETRY_ERROR_CODES"})
+_CLIENT_NAMES = frozenset({"NeMoGymAsyncOpenAI", "MAX_NUM_TRIES", "RATE_LIMIT_ERROR_CODES", "RETRY_ERROR_CODES"})
 
 
 def __getattr__(name: str) -> Any:

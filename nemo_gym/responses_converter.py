@@ -16,10 +16,13 @@ from nemo_gym.convert.chat_conversation import (
     parse_think_tags,
     wrap_in_think_tags,
 )
+from nemo_gym.convert.chat_stream import ChunkDecoder
 from nemo_gym.convert.json_access import Json, from_dict, to_dict, warn_once
 from nemo_gym.convert.responses_chat import options_lost_in_chat, options_lost_in_responses
+from nemo_gym.errors import ConversionError, UnsupportedRequest
 from nemo_gym.wire.base import ItemModel
 from nemo_gym.wire.chat_completions import NeMoGymChatCompletionCreateParamsNonStreaming
+from nemo_gym.wire.engine_options import ENGINE_OPTIONS, with_engine_options
 from nemo_gym.wire.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 
 __all__ = [
@@ -28,6 +31,7 @@ __all__ = [
     "VLLMConverter",
     "VLLMConverterResponsesToChatCompletionsState",
     "_usage_detail",
+    "adopt_ids",
     "split_responses_input_output_items",
     "uuid4",
 ]
@@ -54,16 +58,26 @@ class ResponsesConverter(BaseModel):
 
         A tool's `strict` is dropped, because chat templates print the whole tool into the prompt. The result is not
         validated again: the fields were checked when the request came in.
+
+        Raises:
+            UnsupportedRequest: Chat cannot express the request.
         """
         params = to_dict(responses_create_params)
-        chat = responses_chat.chat_request(params, with_tokens=self.return_token_id_information)
+        try:
+            chat = responses_chat.chat_request(params, with_tokens=self.return_token_id_information)
+        except ConversionError as error:
+            raise UnsupportedRequest(error.problem, where=error.where, fix=error.fix) from error
         for tool in chat.get("tools") or []:
             tool["function"].pop("strict", None)
         for field in options_lost_in_chat(params):
             warn_once(f"{field!r} is not sent to the model: Chat Completions has no such option")
         fields = NeMoGymChatCompletionCreateParamsNonStreaming.model_fields
-        values = {key: value for key, value in chat.items() if key in fields}
-        return NeMoGymChatCompletionCreateParamsNonStreaming.model_construct(_fields_set=set(values), **values)
+        values = {key: value for key, value in chat.items() if key in fields or key in ENGINE_OPTIONS}
+        has_engine_options = not values.keys() <= fields.keys()
+        request_class = NeMoGymChatCompletionCreateParamsNonStreaming
+        if has_engine_options:
+            request_class = with_engine_options(request_class)
+        return request_class.model_construct(_fields_set=set(values), **values)
 
     def chat_completion_to_response(self, responses_create_params: Any, chat_completion: Any) -> NeMoGymResponse:
         """Convert a completion to the response to `responses_create_params`, whose options it repeats."""
@@ -119,6 +133,17 @@ class ResponsesConverter(BaseModel):
         return self._extract_reasoning_from_content(content) if self.uses_reasoning_parser else ([], content)
 
 
+def adopt_ids(response: NeMoGymResponse, decoder: ChunkDecoder) -> None:
+    """Give a response and its items the ids under which a decoder has streamed them."""
+    response.id = decoder.response["id"]
+    streamed = list(decoder.items)
+    for item in response.output:
+        match = next((other for other in streamed if other["type"] == item.type), None)
+        if match is not None:
+            streamed.remove(match)
+            item.id = match["id"]  # type: ignore[union-attr]
+
+
 VLLMConverter = ResponsesConverter
 ResponsesConverterState = VLLMConverterResponsesToChatCompletionsState = ChatMessages
 
@@ -133,11 +158,15 @@ def split_responses_input_output_items(items: Sequence[Item]) -> tuple[list[Item
     return list(items), []
 
 
-def _usage_detail(usage: Any, group: str, name: str | None = None) -> int | None:
-    """Return a count of `usage` (object or dict): `usage.group`, or with a name `usage.group.name`; None if unknown."""
-    details = _field(usage, group)
-    value = details if name is None else _field(details, name)
-    return value if isinstance(value, int) else None
+def _usage_detail(usage: Any, detail_group: str, detail_name: str | None = None, *top_level_aliases: str) -> int | None:
+    """Return a count of `usage` (object or dict); None if unknown.
+
+    It is `usage.detail_group.detail_name` (without a name `usage.detail_group`), else the first alias in `usage`.
+    """
+    details = _field(usage, detail_group)
+    values = [details if detail_name is None else _field(details, detail_name)]
+    values += [_field(usage, alias) for alias in top_level_aliases]
+    return next((value for value in values if isinstance(value, int)), None)
 
 
 def _field(holder: Any, name: str) -> Any:

@@ -1,12 +1,13 @@
-"""Streaming for the Responses API: a finished response, sent as events.
+"""Requests of Responses clients that our request type does not accept as they are, and a response sent as events.
 
-Clients that require a stream, such as coding agents, send requests that our request type does not accept.
-`sanitise_request` rewrites tools in a namespace, tools inside the input and leading system messages, drops fields that
-our request type does not have, and lists what it drops.
+Programs such as coding agents send private fields. `sanitise_request` rewrites tools in a namespace and tools
+inside the input, drops fields that our request type does not have, and lists what it drops. A request is treated in the
+same way whether it asks for a stream or not.
 """
 
 from collections.abc import Iterator
 from copy import deepcopy
+from difflib import get_close_matches
 from functools import cache
 from time import time
 from typing import Any
@@ -14,20 +15,27 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from nemo_gym.convert import sse, streams
-from nemo_gym.convert.chat_conversation import leading_system_texts
-from nemo_gym.convert.json_access import Json, expect_dict, expect_list, expect_text, new_id, optional_list_at, text_at
+from nemo_gym.convert import sse
+from nemo_gym.convert.json_access import Json, expect_dict, expect_list, new_id, optional_list_at, to_dict
+from nemo_gym.convert.response_events import events_from_response, events_of_failure, numbered_events
+from nemo_gym.convert.tool_names import NamespacedNames, flatten_call, flatten_tools
+from nemo_gym.wire.engine_options import ENGINE_OPTIONS
 from nemo_gym.wire.responses import NeMoGymResponseCreateParamsNonStreaming, NeMoGymResponseInputItem
 from nemo_gym.wire.responses_options import ToolParam
-
-_NAMESPACE_SEPARATOR = "__"
 
 _MAX_ROUNDS = 8
 """Removing unknown fields of one level can uncover another; no real request needs more rounds."""
 
 
+MISSPELT = 0.85
+"""Similarity from which an unknown field is a misspelt one; it stays, and the validation that follows explains it."""
+
+_CORE_KINDS = frozenset({"message", "function_call", "function_call_output", "reasoning", "function", "custom"})
+"""Types of items and tools whose errors the validation explains; others are hosted, and dropped if they are invalid."""
+
+
 def sanitise_request(body: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return a streaming request in the form of our strict request type, and a list of what was dropped.
+    """Return a request in the form of our strict request type plus options of engines, and a list of what was dropped.
 
     Wrong values of known fields stay: the validation that follows explains them.
 
@@ -36,32 +44,54 @@ def sanitise_request(body: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """
     request, dropped = flatten_request(body)
     fields = NeMoGymResponseCreateParamsNonStreaming.model_fields
-    dropped += [f"{key}: not a field of a request" for key in request if key not in fields]
-    request = {key: value for key, value in request.items() if key in fields}
+    unknown = [key for key in request if key not in fields and key not in ENGINE_OPTIONS]
+    unknown = [key for key in unknown if not get_close_matches(key, fields, 1, MISSPELT)]
+    dropped += [f"{key}: not a field of a request" for key in unknown]
+    request = {key: value for key, value in request.items() if key not in unknown}
     if isinstance(request.get("input"), list):
         request["input"] = _valid_values("input", request["input"], _adapter(NeMoGymResponseInputItem), dropped)
     if isinstance(request.get("tools"), list):
         request["tools"] = _valid_values("tools", request["tools"], _adapter(ToolParam), dropped)
-    options = {key: value for key, value in request.items() if key not in ("input", "tools")}
+    options = {key: value for key, value in request.items() if key in fields and key not in ("input", "tools")}
     known_options, _ = _without_unknown_fields(options, _adapter(_Options), "", dropped)
     return request | known_options, dropped
 
 
 def replay(response: dict[str, Any]) -> Iterator[bytes]:
     """Encode a finished response as server-sent events."""
-    return sse.encode_typed(streams.events_from_response(response))
+    return sse.encode_typed(numbered_events(events_from_response(response)))
 
 
-def replay_failure(message: str, model: str) -> Iterator[bytes]:
+def replay_failure(message: str, model: str, code: str = "server_error") -> Iterator[bytes]:
     """Encode a failure as server-sent events, for a stream that has already sent its status."""
-    events = streams.events_of_failure(message, model=model, response_id=new_id("resp"), created_at=int(time()))
-    return sse.encode_typed(events)
+    events = events_of_failure(message, code=code, model=model, response_id=new_id("resp"), created_at=int(time()))
+    return sse.encode_typed(numbered_events(events))
+
+
+def sanitize_streaming_responses_body(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a streaming request in the form of our strict request type."""
+    return sanitise_request(body)[0]
+
+
+def validate_streaming_responses_params(body: dict[str, Any]) -> NeMoGymResponseCreateParamsNonStreaming:
+    """Return a streaming request as an object of our strict request type."""
+    return NeMoGymResponseCreateParamsNonStreaming.model_validate(sanitize_streaming_responses_body(body))
+
+
+def synthesize_responses_sse(response: Any) -> Iterator[bytes]:
+    """Encode a finished response, an object or a dictionary, as server-sent events."""
+    return replay(to_dict(response))
+
+
+def flatten_namespace_tools(tools: list[Any]) -> list[Any]:
+    """Return a flat list of tools; a tool of a namespace is called `<namespace>__<name>`."""
+    return flatten_tools(tools, [])[0]
 
 
 def flatten_request(body: Any) -> tuple[Json, list[str]]:
     """Return the rewritten request, and descriptions of the dropped elements.
 
-    The result has no `stream`, a flat list of tools, and the leading system messages as `instructions`.
+    The result has no `stream` and a flat list of tools, also of those inside the input.
 
     Raises:
         ConversionError: the body does not have the form of a request.
@@ -76,53 +106,35 @@ def flatten_request(body: Any) -> tuple[Json, list[str]]:
             if isinstance(item, dict) and item.get("type") == "additional_tools":
                 tools = tools + expect_list(item.get("tools"), f"input[{index}].tools")
             else:
-                items.append(_flatten_call(item))
-        system_texts, request["input"] = leading_system_texts(items)
-        if system_texts:
-            instructions = [expect_text(request["instructions"], "instructions")] if request.get("instructions") else []
-            request["instructions"] = "\n\n".join([*instructions, *system_texts])
+                items.append(flatten_call(item))
+        request["input"] = items
     if tools or "tools" in request:
-        request["tools"] = _flatten_tools(tools, dropped)
+        request["tools"] = flatten_tools(tools, dropped)[0]
     return request, dropped
 
 
-def _flatten_call(item: Any) -> Any:
-    """Return a function call with the flat name of its tool; other items are returned unchanged."""
-    if not isinstance(item, dict) or item.get("type") != "function_call" or "namespace" not in item:
-        return item
-    call = {key: value for key, value in item.items() if key != "namespace"}
-    if item["namespace"]:
-        namespace = expect_text(item["namespace"], "function_call.namespace")
-        call["name"] = f"{namespace}{_NAMESPACE_SEPARATOR}{text_at(item, 'name', 'function_call')}"
-    return call
-
-
-def _flatten_tools(tools: list[Any], dropped: list[str]) -> list[Any]:
-    """Replace each namespace by its tools, whose names get the namespace as prefix; add what is lost to `dropped`."""
-    flat: list[Any] = []
-    for index, tool in enumerate(tools):
-        if not isinstance(tool, dict) or tool.get("type") != "namespace":
-            flat.append(tool)
-            continue
-        path = f"tools[{index}]"
-        namespace = text_at(tool, "name", path)
-        for position, inner in enumerate(expect_list(tool.get("tools"), f"{path}.tools")):
-            if isinstance(inner, dict) and isinstance(inner.get("name"), str):
-                flat.append({**inner, "name": f"{namespace}{_NAMESPACE_SEPARATOR}{inner['name']}"})
-            else:
-                dropped.append(f"{path}.tools[{position}]: has no name")
-        if tool.get("description"):
-            dropped.append(f"{path}.description: a flat list of tools cannot have one")
-    return flat
+def namespaced_names(body: Any) -> NamespacedNames:
+    """Return the namespaces and names of the tools that `flatten_request` renames, by their flat names."""
+    tools = list(body.get("tools") or ()) if isinstance(body, dict) else []
+    for item in body.get("input") or () if isinstance(body, dict) and isinstance(body.get("input"), list) else ():
+        if isinstance(item, dict) and item.get("type") == "additional_tools":
+            tools += item.get("tools") or ()
+    if not any(isinstance(tool, dict) and tool.get("type") == "namespace" for tool in tools):
+        return {}
+    return flatten_tools(tools, [])[1]
 
 
 def _valid_values(name: str, values: list[Any], adapter: TypeAdapter[Any], dropped: list[str]) -> list[Any]:
-    """Return the values that our types accept, without unknown fields; add the others and the fields to `dropped`."""
+    """Return the values without unknown fields, and without hosted ones that our types do not accept.
+
+    What is left out is added to `dropped`, by its type instead of its position: it is logged once.
+    """
     kept = []
-    for index, value in enumerate(values):
-        path = f"{name}[{index}]"
+    for value in values:
+        kind = value.get("type") if isinstance(value, dict) else None
+        path = f"{name}: {kind}" if isinstance(kind, str) else name
         known_part, problem = _without_unknown_fields(value, adapter, path, dropped)
-        if problem is None:
+        if problem is None or not isinstance(kind, str) or kind in _CORE_KINDS:
             kept.append(known_part)
         else:
             dropped.append(f"{path}: {problem}")

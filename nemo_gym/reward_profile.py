@@ -190,9 +190,9 @@ class RunProfile(Profile):
             yield from self.groups(lambda task: reader.row(self._offsets[task]))
 
 
-def check_files_exist(inputs: Path, rollouts: Path) -> None:
+def check_files_exist(*paths: Path) -> None:
     """Raise ConfigPathNotFoundError if a file is missing."""
-    missing = [str(path) for path in (inputs, rollouts) if not path.is_file()]
+    missing = [str(path) for path in paths if not path.is_file()]
     if missing:
         raise ConfigPathNotFoundError(f"file not found: {', '.join(missing)}", fix="check --inputs and --rollouts")
 

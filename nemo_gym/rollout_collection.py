@@ -4,26 +4,26 @@ Public entry point: trainers call `RolloutCollectionHelper`, server folders impo
 `get_global_config_dict` in this module. The implementation is in `nemo_gym.rollouts`.
 """
 
-import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import Field, field_validator
 
 from nemo_gym.capture.store import capture_store
-from nemo_gym.config.instances import instances_of
+from nemo_gym.config.instances import server_instances
 from nemo_gym.config.search_roots import _resolve_under_cwd_or_install
 from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.config_types import BaseNeMoGymCLIConfig, BaseServerConfig, UploadRolloutsConfigMixin
 from nemo_gym.data.prompt import load_prompt_config, prompt_filler
 from nemo_gym.data.skills import SkillsConfig, load_skill_directory
-from nemo_gym.errors import GymError
+from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.global_config import get_global_config_dict, maybe_get_global_config_dict
 from nemo_gym.journal import read_rows
 from nemo_gym.keys import (
@@ -38,9 +38,10 @@ from nemo_gym.keys import (
     ROLLOUT_INDEX_KEY_NAME,
     TASK_INDEX_KEY_NAME,
 )
+from nemo_gym.metrics.prices import PriceTable
 from nemo_gym.rollouts.aggregate import aggregate_to_file, fetch_metrics
 from nemo_gym.rollouts.attribution import needed_servers, server_types
-from nemo_gym.rollouts.capture_join import attach_trajectory_record, with_captures
+from nemo_gym.rollouts.capture_join import attach_trajectory_record, build_trajectory, with_captures
 from nemo_gym.rollouts.collect import (
     DEFAULT_CONCURRENCY,
     AttemptRules,
@@ -48,22 +49,33 @@ from nemo_gym.rollouts.collect import (
     Observer,
     RolloutRetryPolicy,
     Send,
-    ServerMonitor,
-    StopCondition,
     collect,
+    in_completion_order,
 )
-from nemo_gym.rollouts.outcome import Job, Outcome, OutcomeCounts, ScoredRollout, outcome_record
+from nemo_gym.rollouts.crash_recovery import ServerMonitor
+from nemo_gym.rollouts.limit_options import AtLeastOne, FailureOptions, LimitOptions
+from nemo_gym.rollouts.outcome import (
+    Job,
+    Outcome,
+    OutcomeCounts,
+    ScoredRollout,
+    is_terminal_failure,
+    outcome_record,
+)
 from nemo_gym.rollouts.plan import AgentNames, PlanOptions, PlanSummary
 from nemo_gym.rollouts.refusals import endpoint_refused
-from nemo_gym.rollouts.resume import CollectionRequest, check_request, prepare_run_in_thread
+from nemo_gym.rollouts.resume import CollectionRequest, PreparedRun, check_request, prepare_run_in_thread
+from nemo_gym.rollouts.routing import AgentRoutes
+from nemo_gym.rollouts.row_selection import RowSelection, parse_limit
 from nemo_gym.rollouts.run_files import materialized_path_for
 from nemo_gym.rollouts.run_identity import Identity, code_versions, server_fields
 from nemo_gym.rollouts.scoring_rules import AGENTS, scoring_rules
+from nemo_gym.rollouts.stop_condition import StopCondition
 from nemo_gym.rollouts.store import RolloutStore
 from nemo_gym.rollouts.token_delivery import TokenDelivery
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status, setup_server_client
-from nemo_gym.transport import call_timing, deadlines
-from nemo_gym.transport.deadlines import ALLOWANCE_HEADER, Allowance
+from nemo_gym.transport import call_timing, deadlines, http_sessions
+from nemo_gym.transport.deadlines import ALLOWANCE_HEADER
 from nemo_gym.wire.stored_rollout import Row
 
 logger = logging.getLogger("nemo_gym.rollouts")
@@ -75,71 +87,9 @@ _original_get_global_config_dict = get_global_config_dict
 """Unlike a function that a test puts in its place, it parses the command line if the process has no configuration."""
 
 _attach_trajectory_record = attach_trajectory_record
+_build_trajectory_record = build_trajectory
 
 RowAndResult = tuple[Row, Any]
-Seconds = Annotated[float, Field(gt=0)]
-AtLeastOne = Annotated[int, Field(ge=1)]
-
-
-class LimitOptions(BaseModel):
-    """Time and usage limits of a rollout and its calls. On by default, with generous values."""
-
-    rollout_timeout_seconds: Seconds | None = Field(
-        default=7200.0, description="Rollout deadline: wall time of one rollout from send to answer; null: no limit."
-    )
-    model_call_timeout_seconds: Seconds | None = Field(
-        default=3600.0, description="Time of one call of an agent or environment to a model; null: no separate limit."
-    )
-    tool_call_timeout_seconds: Seconds | None = Field(
-        default=1800.0, description="Time of one tool call, or of seeding a session; null: no separate limit."
-    )
-    verify_timeout_seconds: Seconds | None = Field(
-        default=1800.0, description="Time of verifying one rollout; null: no separate limit."
-    )
-    request_timeout_seconds: Seconds | None = Field(
-        default=None, description="Time of any call of a rollout; null: only the limits above."
-    )
-    max_steps_per_rollout: AtLeastOne | None = Field(
-        default=1000,
-        description="Model turns of one rollout, for agents that count them (simple_agent does); null: no limit.",
-    )
-    max_tokens_per_rollout: AtLeastOne | None = Field(
-        default=50_000_000, description="Tokens of all model calls of one rollout, in and out; null: no limit."
-    )
-    max_total_tokens: AtLeastOne | None = Field(
-        default=10_000_000_000,
-        description="Tokens of the whole run, resumed parts included. When they are used up, no rollout is started "
-        "and those in flight finish; null: no limit.",
-    )
-
-    @property
-    def allowance(self) -> Allowance:
-        """The limits that are sent with each rollout."""
-        most = self.request_timeout_seconds
-        return Allowance(
-            model_call_seconds=deadlines.shorter_of(self.model_call_timeout_seconds, most),
-            tool_call_seconds=deadlines.shorter_of(self.tool_call_timeout_seconds, most),
-            verify_seconds=deadlines.shorter_of(self.verify_timeout_seconds, most),
-            request_seconds=most,
-            steps=self.max_steps_per_rollout,
-            tokens=self.max_tokens_per_rollout,
-        )
-
-
-class FailureOptions(BaseModel):
-    """Retries of failed rollouts, and the failures that end the run."""
-
-    max_rollout_attempts: AtLeastOne | None = Field(
-        default=None,
-        description="Maximum attempts per rollout, resumed runs included; default: NEMO_GYM_MAX_ROLLOUT_ATTEMPTS or 3.",
-    )
-    retry_pause_seconds: Annotated[float, Field(ge=0)] = Field(
-        default=2.0, description="Pause before a rollout is retried, doubled each time, with jitter."
-    )
-    max_failures: AtLeastOne | None = Field(
-        default=None, description="Stop after this number of failed rollouts; those in flight can be resumed."
-    )
-    fail_fast: bool = Field(default=False, description="Stop at the first rollout that failed for good (-x).")
 
 
 class SharedRolloutCollectionConfig(UploadRolloutsConfigMixin, LimitOptions, FailureOptions, BaseNeMoGymCLIConfig):
@@ -182,11 +132,25 @@ class RolloutCollectionConfig(SharedRolloutCollectionConfig):
     """Collect rollouts for the rows of a file from agents that are running."""
 
     agent_name: str | None = Field(default=None, description="The agent of rows without an agent.")
+    agent_map: dict[str, str] = Field(
+        default_factory=dict, description="Agents by the row's agent or task_source, '_default' for all; before theirs."
+    )
+    fan_out: dict[str, Annotated[list[str], Field(min_length=1)]] = Field(
+        default_factory=dict, description="Several agents by the row's agent or task_source; each runs the row."
+    )
     input_jsonl_fpath: str = Field(description="The rows, one JSON object per line.")
-    limit: Annotated[int, Field(ge=0)] | None = Field(default=None, description="Use only the first N rows.")
+    limit: Annotated[int, Field(ge=0)] | str | None = Field(
+        default=None, description="Use only the first N rows, or with `10-20` the tenth to the twentieth; 0: all rows."
+    )
+    where: str | None = Field(default=None, description="Use only rows that fulfil this comparison of their fields.")
+    ids: list[str | int] = Field(default=[], description="Use only rows with these ids or task numbers.")
+    tasks: list[int] | None = Field(default=None, description="Use only the rows with these task numbers.")
+    shuffle: bool = Field(default=False, description="Use the rows in random order.")
+    shuffle_seed: int | None = Field(default=None, description="Seed of the random order; default: 0.")
     num_repeats: AtLeastOne | dict[str, AtLeastOne] = Field(
         default=1, description="Rollouts per row; or per agent, with '_default' for agents not named."
     )
+    prices: dict[str, Any] = Field(default={}, description="The price table, for max_total_cost.")
     num_repeats_add_seed: bool = Field(default=False, description="Request seed n from the model in rollout number n.")
     resume_from_cache: bool = Field(default=False, description="Keep finished rollouts and run the rest.")
     force_resume: bool = Field(
@@ -197,6 +161,24 @@ class RolloutCollectionConfig(SharedRolloutCollectionConfig):
     )
     prompt_config: str | None = Field(default=None, description="A prompt file that builds the input of every row.")
     skills: SkillsConfig | None = Field(default=None, description="Skills for the agents.")
+
+    @field_validator("limit")
+    @classmethod
+    def _check_limit(cls, value: int | str | None) -> int | str | None:
+        if isinstance(value, str):
+            parse_limit(value)  # for its error
+        return value
+
+    @property
+    def selection(self) -> RowSelection:
+        """The rows that are used."""
+        return RowSelection(
+            limit=self.limit,
+            where=self.where,
+            ids=tuple(map(str, self.ids)),
+            tasks=None if self.tasks is None else tuple(self.tasks),
+            shuffle_seed=(self.shuffle_seed or 0) if self.shuffle else None,
+        )
 
     @field_validator("num_repeats", mode="before")
     @classmethod
@@ -248,6 +230,7 @@ class RolloutCollectionHelper:
         `semaphore` limits them. Closing the iterator cancels the rest, also at the servers.
         """
         client = self.setup_server_client(head_server_config)
+        http_sessions.configure_once(client.global_config_dict)  # a trainer may have read no configuration itself
         slots = semaphore if semaphore is not None else nullcontext()
         tokens = TokenDelivery.from_config(client.global_config_dict)
 
@@ -268,6 +251,7 @@ class RolloutCollectionHelper:
             StoreError: another process collects into this output, or it cannot be written.
         """
         TokenDelivery.check(servers)
+        _price_table(config)
         with RolloutStore(config.output_jsonl_fpath) as store:
             check_request(store, self._request(config, servers, max_attempts=1))
 
@@ -302,8 +286,8 @@ class RolloutCollectionHelper:
             AgentFailed: the rollouts are stored, but an agent returned no metrics for them.
         """
         client = self.setup_server_client()  # first, because it raises if no servers run: then no file may change
-        servers = client.global_config_dict
-        max_attempts = config.max_rollout_attempts or _get_max_rollout_attempts()
+        servers = _servers_config(client)
+        max_attempts = config.max_rollout_attempts or get_max_rollout_attempts()
         request = self._request(config, servers, max_attempts)
         counts = OutcomeCounts()
         tokens = TokenDelivery.from_config(servers)
@@ -311,11 +295,7 @@ class RolloutCollectionHelper:
             with RolloutStore(config.output_jsonl_fpath, sync_seconds=config.sync_seconds, on_sync=tokens) as store:
                 prepared = await prepare_run_in_thread(store, request)
                 self.on_plan(prepared.summary)
-                stop = StopCondition(
-                    max_failures=1 if config.fail_fast else config.max_failures,
-                    max_tokens=config.max_total_tokens,
-                    tokens=prepared.tokens,
-                )
+                stop = _stop_condition(config, prepared, store)
                 await collect(
                     prepared.jobs,
                     rollout_sender(client, config, _process_config(), tokens),
@@ -372,7 +352,9 @@ class RolloutCollectionHelper:
             plan=mask_secrets(
                 {
                     "limit": config.limit or None,
+                    **({} if config.selection.is_plain else {"selection": config.selection.identity()}),
                     "agent_name": config.agent_name,
+                    **{key: value for key in ("agent_map", "fan_out") if (value := getattr(config, key))},
                     "prompt": prompt.model_dump() if prompt is not None else None,
                     "skills": skills_ref["hash"] if skills_ref is not None else None,
                     "responses_create_params": config.responses_create_params,
@@ -384,28 +366,55 @@ class RolloutCollectionHelper:
             code=code_versions(servers),
             limits=config.model_dump(include=set(LimitOptions.model_fields)),
         )
+        instances = server_instances(servers)
+        agents = [instance.name for instance in instances.values() if instance.server_type == AGENTS]
         options = PlanOptions(
             agent_name=config.agent_name,
+            routes=AgentRoutes.from_options(config, instances),
             repeats=config.num_repeats,
             add_seed=config.num_repeats_add_seed,
             overrides=config.responses_create_params,
             skills_ref=skills_ref,
             fill_prompt=prompt_filler(prompt) if prompt is not None else None,
-            agents=AgentNames(agent.name for agent in instances_of(servers, AGENTS)),
+            agents=AgentNames(agents) if agents else None,
         )
         return CollectionRequest(
             source=_resolve_under_cwd_or_install(config.input_jsonl_fpath),
             source_name=config.input_jsonl_fpath,
-            limit=config.limit,
+            selection=config.selection,
             options=options,
             identity=identity,
             resume=config.resume_from_cache,
             force=config.force_resume,
             overwrite=config.overwrite,
             max_attempts=max_attempts,
+            retry_terminal=config.max_rollout_attempts is not None,
             on_read=self.on_reading,
             limits={"steps": config.max_steps_per_rollout, "tokens": config.max_tokens_per_rollout},
         )
+
+
+def _stop_condition(config: RolloutCollectionConfig, prepared: PreparedRun, store: RolloutStore) -> StopCondition:
+    """Return the condition of an early stop; a resumed run starts with the tokens and costs of the earlier parts."""
+    stop = StopCondition(
+        max_failures=1 if config.fail_fast else config.max_failures,
+        max_tokens=config.max_total_tokens,
+        tokens=prepared.tokens,
+        max_cost=config.max_total_cost,
+        prices=_price_table(config),
+    )
+    if stop.max_cost is not None and prepared.summary.resumed:
+        stop.add_costs(chain(store.records(), read_rows(store.failures)))
+    return stop
+
+
+def _price_table(config: RolloutCollectionConfig) -> PriceTable:
+    """Return the price table of a run; raise ConfigError if it is invalid, or empty although a maximum cost is set."""
+    prices = PriceTable(config.prices)
+    if config.max_total_cost is not None and not prices:
+        fix = "prices: {<model>: {input: 2.0, output: 8.0}} in env.yaml, in dollars per million tokens"
+        raise ConfigError("a maximum cost needs a price table", where="max_total_cost (--max-cost)", fix=fix)
+    return prices
 
 
 async def _aggregate(client: ServerClient, store: RolloutStore) -> None:
@@ -413,21 +422,6 @@ async def _aggregate(client: ServerClient, store: RolloutStore) -> None:
     fetch, failures = partial(fetch_metrics, client), read_rows(store.failures)
     for entry in await aggregate_to_file(store.aggregate_metrics, store.records(), fetch, failures=failures):
         logger.info("%s: %s", entry[AGENT_REF_KEY_NAME]["name"], entry["key_metrics"])
-
-
-def in_completion_order(coroutines: Iterable[Coroutine[Any, Any, RowAndResult]]) -> Iterator[Awaitable[RowAndResult]]:
-    """Run the coroutines and yield one awaitable for each; the n-th awaitable returns the n-th result to arrive.
-
-    An exception of a coroutine is raised by one awaitable and affects no other. Closing the iterator early cancels the
-    coroutines that are still running.
-    """
-    futures = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    try:
-        yield from asyncio.as_completed(futures)
-    except GeneratorExit:
-        for future in futures:
-            future.cancel()
-        raise
 
 
 def rollout_sender(
@@ -463,6 +457,12 @@ async def _run_on_agent(client: ServerClient, row: Row, **options: Any) -> Any:
     return await get_response_json(response)
 
 
+def _servers_config(client: Any) -> Mapping[str, Any]:
+    """Return the configuration of the servers; that of this process if the client is a mock of a test."""
+    config = getattr(client, "global_config_dict", None)
+    return config if isinstance(config, Mapping) else _process_config()
+
+
 def _process_config() -> Mapping[str, Any]:
     """Return this process's configuration; empty if it has none, as in a program that uses this as a library."""
     if get_global_config_dict is _original_get_global_config_dict and maybe_get_global_config_dict() is None:
@@ -471,7 +471,7 @@ def _process_config() -> Mapping[str, Any]:
     return config
 
 
-def _get_max_rollout_attempts() -> int:
+def get_max_rollout_attempts() -> int:
     """Return the maximum attempts per rollout: `NEMO_GYM_MAX_ROLLOUT_ATTEMPTS`, or 3."""
     name, default = MAX_ROLLOUT_ATTEMPTS_ENV_VAR, DEFAULT_MAX_ROLLOUT_ATTEMPTS
     text = os.environ.get(name, str(default))
@@ -481,6 +481,7 @@ def _get_max_rollout_attempts() -> int:
     return default
 
 
+_get_max_rollout_attempts = get_max_rollout_attempts
 __all__ = [
     "NG_AGENT_OBSERVATIONS_KEY",
     "NG_FAILURE_CLASS_KEY",
@@ -495,4 +496,5 @@ __all__ = [
     "RolloutCollectionHelper",
     "SharedRolloutCollectionConfig",
     "get_global_config_dict",
+    "is_terminal_failure",
 ]

@@ -20,7 +20,7 @@ from nemo_gym.rollout_collection import _get_max_rollout_attempts
 from nemo_gym.rollouts.aggregate import aggregate_to_file, fetch_metrics
 from nemo_gym.rollouts.attribution import response_text, server_types
 from nemo_gym.rollouts.collect import AttemptRules, Observer, collect
-from nemo_gym.rollouts.outcome import FailureKind, Job, OutcomeCounts, ScoredRollout
+from nemo_gym.rollouts.outcome import FailureKind, Job, OutcomeCounts, Phase, ScoredRollout
 from nemo_gym.rollouts.run_files import failures_path_for, files_of_run, remove_run
 from nemo_gym.rollouts.scoring_rules import verifier_rules
 from nemo_gym.rollouts.store import RolloutStore, RunHistory
@@ -52,16 +52,26 @@ class RolloutReverificationConfig(BaseNeMoGymCLIConfig):
     judge_failed_only: bool = Field(
         default=False, description="Copy the scored rollouts and verify only those whose judge failed."
     )
-    append: bool = Field(default=False, description="With judge_failed_only: add to an existing output.")
+    failed: bool = Field(
+        default=False, description="Copy the scored rollouts and verify those whose verification failed."
+    )
+    append: bool = Field(default=False, description="With judge_failed_only or failed: add to an existing output.")
 
     @model_validator(mode="after")
     def check_append(self) -> "RolloutReverificationConfig":
         """Raise ValueError if `append` is combined with options that contradict it."""
-        if self.append and not self.judge_failed_only:
-            raise ValueError("append works only with judge_failed_only")
+        if self.judge_failed_only and self.failed:
+            raise ValueError("judge_failed_only and failed exclude each other")
+        if self.append and not self.is_for_failed:
+            raise ValueError("append works only with judge_failed_only or failed")
         if self.append and self.overwrite:
             raise ValueError("append and overwrite exclude each other")
         return self
+
+    @property
+    def is_for_failed(self) -> bool:
+        """True if scored rollouts are copied and only failed ones are verified."""
+        return self.judge_failed_only or self.failed
 
     @property
     def target(self) -> Path:
@@ -74,15 +84,15 @@ class RolloutReverificationConfig(BaseNeMoGymCLIConfig):
 class StoredRollouts:
     """The rollouts of a run that are verified again, and their inputs. Memory holds keys and offsets, not records."""
 
-    def __init__(self, rollouts: Path, inputs: Path, *, judge_failed_only: bool = False) -> None:
-        """Index the files of a run.
+    def __init__(self, rollouts: Path, inputs: Path, *, judge_failed_only: bool = False, failed: bool = False) -> None:
+        """Index the files of a run; with `failed`, only rollouts whose verification failed are verified.
 
         Raises:
             ConfigPathNotFoundError: a file is missing.
             ConfigError: a rollout occurs twice or has no input.
             StoreError: a line is damaged.
         """
-        check_files_exist(inputs, rollouts)
+        check_files_exist(inputs, *([rollouts] if not failed else []))
         self.rollouts = rollouts
         self.agents: Counter[str | None] = Counter()
         """Number of rollouts by agent; None for rollouts that name no agent."""
@@ -91,11 +101,15 @@ class StoredRollouts:
         self._to_verify: dict[RolloutId, tuple[int, int]] = {}
         """File number and offset of each record to verify, in stored order."""
         scored = self._index_scored()
-        if judge_failed_only:
+        if judge_failed_only or failed:
             self._to_verify.clear()  # scored rollouts are copied
-            self._index_judge_failures(scored)
+            self._index_failures(scored, _is_judge_failure if judge_failed_only else _is_verification_failure)
         if not self.agents:
             raise ConfigError("the file has no rollouts to verify", where=str(rollouts))
+        if failed and not self._to_verify:
+            raise ConfigError(
+                "no rollout with a response failed in its verification", where=str(self._files[_FAILURES])
+            )
         self._check_inputs()
 
     def __len__(self) -> int:
@@ -104,7 +118,7 @@ class StoredRollouts:
 
     def _index_scored(self) -> set[RolloutId]:
         """Index the scored rollouts and return their ids."""
-        for begin, _, record in scan_rows(self.rollouts):
+        for begin, _, record in scan_rows(self.rollouts) if self.rollouts.exists() else ():
             task, rollout = rollout_id = _rollout_id(record, self.rollouts)
             if rollout_id in self._to_verify:
                 raise ConfigError(f"task {task}, rollout {rollout} occurs twice", where=str(self.rollouts))
@@ -112,11 +126,11 @@ class StoredRollouts:
             self.agents[StoredRollout(record).agent] += 1
         return set(self._to_verify)
 
-    def _index_judge_failures(self, scored: set[RolloutId]) -> None:
-        """Index the first judge failure of each rollout that was not scored later."""
+    def _index_failures(self, scored: set[RolloutId], is_selected: Callable[[StoredRollout], bool]) -> None:
+        """Index the first selected failure of each rollout that was not scored later."""
         failures = self._files[_FAILURES]
         for begin, _, record in scan_rows(failures) if failures.exists() else ():
-            if StoredRollout(record).failure_class != FailureKind.JUDGE_FAILED:
+            if not is_selected(StoredRollout(record)):
                 continue
             rollout_id = _rollout_id(record, failures)
             if rollout_id not in scored and rollout_id not in self._to_verify:
@@ -135,7 +149,7 @@ class StoredRollouts:
 
     def scored_rollouts(self) -> Iterator[ScoredRollout]:
         """Yield the scored rollouts, to be copied unchanged."""
-        for record in read_rows(self.rollouts):
+        for record in read_rows(self.rollouts) if self.rollouts.exists() else ():
             yield ScoredRollout(Job.of(record), record)
 
     def _check_inputs(self) -> None:
@@ -191,7 +205,7 @@ class Reverification:
             )
         existing = [str(path) for path in (self.store.output, self.store.failures) if path.exists()]
         if existing and not (config.overwrite or config.resume_from_cache or config.append):
-            also = ", --append adds to it" if config.judge_failed_only else ""
+            also = ", --append adds to it" if config.is_for_failed else ""
             raise ConfigError(
                 "the output already exists",
                 where=", ".join(existing),
@@ -233,7 +247,7 @@ class Reverification:
             if self.config.overwrite and not self.config.resume_from_cache:
                 remove_run(self.store.output)
             history = self.store.history()
-            copied = self._copy_scored(history) if self.config.judge_failed_only else 0
+            copied = self._copy_scored(history) if self.config.is_for_failed else 0
 
             def is_unfinished(job: Job) -> bool:
                 is_given_up = self.config.resume_from_cache and history.is_given_up(job.key, max_attempts)
@@ -303,6 +317,15 @@ async def reverify_mode(client: ServerClient, server: str) -> ReverifyMode:
         return ReverifyMode((await get_response_json(reply))["reverify_mode"])
     except (ClientResponseError, ValueError, KeyError, TypeError):
         return ReverifyMode.UNKNOWN
+
+
+def _is_judge_failure(stored: StoredRollout) -> bool:
+    return stored.failure_class == FailureKind.JUDGE_FAILED
+
+
+def _is_verification_failure(stored: StoredRollout) -> bool:
+    """Return whether a rollout failed in its verification, after an episode whose response is stored."""
+    return stored.failure.get("phase") == Phase.VERIFY and bool(stored.response)
 
 
 def _rollout_id(record: Row, path: Path) -> RolloutId:

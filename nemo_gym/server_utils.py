@@ -22,6 +22,7 @@ from fastapi import FastAPI
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, PrivateAttr, field_validator
 
+from nemo_gym.config.keys import DEFAULT_HEAD_SERVER_PORT
 from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config.secrets import redact_text
 from nemo_gym.config_types import (
@@ -64,7 +65,7 @@ from nemo_gym.serve.head import (
     fetch_config_yaml,
     head_app,
 )
-from nemo_gym.serve.run_registry import live_runs
+from nemo_gym.serve.run_registry import live_runs, only_run
 from nemo_gym.serve.session import SessionMiddleware, SessionPolicy
 from nemo_gym.serve.webserver import is_fastapi_entrypoint as is_nemo_gym_fastapi_entrypoint
 from nemo_gym.serve.webserver import is_fastapi_worker as is_nemo_gym_fastapi_worker
@@ -73,11 +74,11 @@ from nemo_gym.transport.blocking_get import get_blocking
 from nemo_gym.transport.client_response import (
     get_response_json,
     get_response_model,
+    note_callee,
     raise_for_lost_session,
     raise_for_status,
 )
 from nemo_gym.transport.http_sessions import GlobalAIOHTTPAsyncClientConfig
-from nemo_gym.transport.response_errors import note_callee
 from nemo_gym.transport.retries import SERVER_CALL, RetryPolicy
 
 MAX_NUM_TRIES = 3
@@ -174,10 +175,17 @@ class ServerClient(BaseModel):
     def load_from_global_config(cls, head_server_config: BaseServerConfig | None = None) -> "ServerClient":
         """Fetch the configuration from the head server and return a client for its server instances.
 
+        If neither the caller nor the configuration chooses a head server, the only run of this user is used: the
+        default port may belong to a run of another user.
+
         Raises:
+            RunNotChosen: several runs are registered, and none is chosen.
             ValueError: the head server does not answer.
         """
         head = head_server_config or cls.load_head_server_config()
+        if head_server_config is None and head.port == DEFAULT_HEAD_SERVER_PORT:
+            entry = only_run()
+            head = head if entry is None else BaseServerConfig(host=entry.host, port=entry.port)
         if run_token.token_for(head.host, head.port) is None:
             with suppress(GymError):  # the registry is not safe; the environment may have the token
                 live_runs()  # adopts the tokens of the runs of this user
@@ -296,11 +304,8 @@ def find_server_class(module: ModuleType, base: Any, *, fix: str | None = None) 
     """
     classes = [
         value
-        for value in vars(module).values()
-        if isinstance(value, type)
-        and issubclass(value, base)
-        and value.__module__ == module.__name__
-        and not isabstract(value)
+        for value in dict.fromkeys(value for value in vars(module).values() if isinstance(value, type))  # no aliases
+        if issubclass(value, base) and value.__module__ == module.__name__ and not isabstract(value)
     ]
     most_derived = [cls for cls in classes if not any(issubclass(other, cls) for other in classes if other is not cls)]
     if len(most_derived) != 1:
@@ -351,6 +356,9 @@ class SimpleServer(BaseServer):
     SESSION_POLICY: ClassVar[SessionPolicy] = "per-session"
     """Policy for session cookies (`serve.session`); a config field `session_policy` has priority."""
 
+    ray_enabled: ClassVar[bool | None] = None
+    """True: join the Ray cluster at the start, for servers that call Ray. False: never. None: if the run has one."""
+
     server_client: ServerClient
 
     @abstractmethod
@@ -400,7 +408,7 @@ class SimpleServer(BaseServer):
         config = cls.load_config_from_global_config()
         http_sessions.configure(GlobalAIOHTTPAsyncClientConfig.from_global_config(global_config))
         adopt_run_token(global_config, os.environ.get(run_token.RUN_TOKEN_ENV_VAR))
-        if global_config.get("ray_head_node_address"):
+        if cls.ray_enabled or (cls.ray_enabled is None and global_config.get("ray_head_node_address")):
             initialize_ray()
         webserver.prefix_output(config.name)
         webserver.start_logging(verbose=bool(global_config.get("verbose")))
@@ -410,7 +418,7 @@ class SimpleServer(BaseServer):
         )
         if global_config.get("dry_run"):
             return None
-        webserver.raise_open_files_limit()
+        http_sessions.raise_open_files_limit()
         options = webserver.uvicorn_options(global_config) | {"host": config.host, "port": config.port}
         workers = 1 if webserver.is_launched() else config.num_workers or 1  # a launcher starts each worker itself
         if workers > 1 and not webserver.is_fastapi_worker():

@@ -90,8 +90,8 @@ async def collect(url: str, folder: Path, at_once: int) -> None:
     from nemo_gym.launch.run import Run
     from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
     from nemo_gym.serve import gc_tuning
-    from nemo_gym.serve.webserver import raise_open_files_limit
     from nemo_gym.server_utils import BaseServerConfig, ServerClient
+    from nemo_gym.transport.http_sessions import raise_open_files_limit
 
     raise_open_files_limit()
     config = servers(url, at_once)

@@ -15,9 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from perf.startup import cpu_seconds, family
@@ -85,17 +87,26 @@ def server_flags(url: str) -> list[str]:
     ]  # fmt: skip
 
 
-def start_evaluation(rows: Path, at_once: int, servers: list[str], output: Path) -> "subprocess.Popen[bytes]":
-    """Start `gym eval run` on the rows."""
+def start_evaluation(
+    rows: Path,
+    at_once: int,
+    servers: list[str],
+    output: Path,
+    gym: Sequence[str] = GYM,
+    checkout: Path | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> "subprocess.Popen[bytes]":
+    """Start `gym eval run` on the rows, in the folder `checkout` (default: the current one)."""
     with output.with_suffix(".log").open("wb") as log_file:
         return subprocess.Popen(
             [
-                *GYM, "eval", "run", *servers,
+                *gym, "eval", "run", *servers,
                 "--input", str(rows), "--agent", "example_single_tool_call_simple_agent",
                 "--output", str(output), "--overwrite", "--concurrency", str(at_once),
                 "--disable-aggregation", "--json",
             ],
-            stdout=log_file, stderr=log_file, env={**os.environ, "XDG_RUNTIME_DIR": str(output.parent)},
+            stdout=log_file, stderr=log_file, cwd=checkout,
+            env={**os.environ, "XDG_RUNTIME_DIR": str(output.parent), "PYTHONHASHSEED": "0", **environment},
         )  # fmt: skip
 
 
@@ -138,24 +149,33 @@ class LineCounter:
         return self.lines
 
 
-def rollout_ms(
-    rows: Path, at_once: int, servers: list[str], folder: Path, part: tuple[int, int], also: int | None = None
-) -> float:
-    """Return CPU milliseconds per rollout between the two numbers of `part`, summed over all processes.
+@dataclass(frozen=True)
+class RolloutCost:
+    """CPU milliseconds per rollout: of the collector, and of all other processes together."""
+
+    collector: float
+    servers: float
+
+    @property
+    def total(self) -> float:
+        return self.collector + self.servers
+
+
+def measure_evaluation(
+    process: "subprocess.Popen[bytes]", output: Path, part: tuple[int, int], also: int | None = None
+) -> RolloutCost:
+    """Return the cost of a rollout between the two numbers of `part`; wait for the end of the evaluation.
 
     `also` is a further process to count, with its descendants.
     """
-    output = folder / "out.jsonl"
-    output.unlink(missing_ok=True)
-    process = start_evaluation(rows, at_once, servers, output)
-    marks: list[tuple[int, float]] = []
+    marks: list[tuple[int, list[float]]] = []
     stored, members = LineCounter(output), [process.pid]
     deadline = time.monotonic() + MAX_RUN_SECONDS
     try:
         while len(marks) < len(part):
             if stored.update() >= part[len(marks)]:
                 members = members if marks else [*family(process.pid), *(family(also) if also is not None else ())]
-                marks.append((stored.lines, sum(map(cpu_seconds, members))))
+                marks.append((stored.lines, list(map(cpu_seconds, members))))
             if process.poll() is not None or time.monotonic() > deadline:
                 break
             time.sleep(POLL_SECONDS)
@@ -166,7 +186,8 @@ def rollout_ms(
             process.terminate()
             process.wait()
     (first, before), (last, after) = marks
-    return 1000.0 * (after - before) / (last - first)
+    collector, *others = (1000.0 * (end - start) / (last - first) for start, end in zip(before, after, strict=True))
+    return RolloutCost(collector, sum(others))
 
 
 def floor_ms(rows: Path, at_once: int, url: str, part: tuple[int, int]) -> float:
@@ -192,7 +213,10 @@ def measure(at_once: tuple[int, ...] = (64,), count: int = 4000, *, serve: bool 
             write_rows(rows, warm + count + number)
             ours, floors = [], []
             for _ in range(RUNS):
-                ours.append(rollout_ms(rows, number, servers, folder, part, also))
+                output = folder / "out.jsonl"
+                output.unlink(missing_ok=True)
+                process = start_evaluation(rows, number, servers, output)
+                ours.append(measure_evaluation(process, output, part, also).total)
                 floors.append(floor_ms(rows, number, url, part))
             figures[str(number)] = {
                 "ours_ms": min(ours),

@@ -133,7 +133,7 @@ def run_examples_of_a_trainer(count: int) -> dict[str, Any]:
 
     from nemo_gym.cli.env import RunHelper
     from nemo_gym.global_config import GlobalConfigDictParserConfig
-    from nemo_gym.serve.webserver import raise_open_files_limit
+    from nemo_gym.transport.http_sessions import raise_open_files_limit
 
     raise_open_files_limit()
     limits = {"global_aiohttp_connector_limit": 65536, "global_aiohttp_connector_limit_per_host": 65536}

@@ -10,7 +10,11 @@ from nemo_gym.authoring.audit import run_audit
 from nemo_gym.authoring.audit_result import readme_section
 from nemo_gym.launch.requirements import unmet_requirements
 
-FOLDERS = sorted(path.parent for path in (Path(__file__).parents[1] / "resources_servers").glob("*/audit.py"))
+FOLDERS = sorted(
+    path.parent
+    for path in (Path(__file__).parents[1] / "resources_servers").glob("*/audit.py")
+    if not path.parent.is_symlink()
+)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=[folder.name for folder in FOLDERS])

@@ -1,5 +1,3 @@
-"""Server folders. Those of other trees on the path are found here too, in the order of the path."""
+"""Resources servers, one folder each; `import nemo_gym` adds the folders of the other trees on `sys.path`."""
 
-from pkgutil import extend_path
-
-__path__ = extend_path([], __name__) or __path__
+import nemo_gym as nemo_gym

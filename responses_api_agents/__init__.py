@@ -1,5 +1,3 @@
-"""Server folders, of this tree and of other trees on `sys.path`, in its order."""
+"""Agent servers, one folder each; `import nemo_gym` adds the folders of the other trees on `sys.path`."""
 
-from pkgutil import extend_path
-
-__path__ = extend_path([], __name__) or __path__
+import nemo_gym as nemo_gym

@@ -8,7 +8,7 @@ import pytest
 from nemo_gym.anthropic_converter import AnthropicConverter
 from nemo_gym.convert import sse
 from nemo_gym.convert.json_access import warn_once
-from nemo_gym.convert.streams import message_from_events
+from nemo_gym.convert.message_stream import message_from_events
 from nemo_gym.errors import ConversionError
 from nemo_gym.wire.anthropic_messages import NeMoGymAnthropicMessage, NeMoGymAnthropicMessageCreateParamsNonStreaming
 from nemo_gym.wire.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming

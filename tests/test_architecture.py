@@ -5,17 +5,33 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from nemo_gym.keys import COMPONENT_FOLDERS
+
 PACKAGE = Path(__file__).resolve().parent.parent / "nemo_gym"
 
 # Top layer first. A module may import from layers below its own and from its own package, nothing else of ours.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("cli_setup_command",),
+    ("__main__", "cli_setup_command"),
     ("cli",),
     ("view",),
     ("training",),
-    ("rollout_reverification",),
+    ("rollout_reverification", "evaluation"),
+    ("environment",),
+    ("verifier_fixture",),
     ("rollout_collection", "train_data_utils"),
-    ("path_utils", "prompt", "skills", "benchmarks", "hf_utils", "gitlab_utils", "dataset_orchestrator"),
+    (
+        "path_utils",
+        "prompt",
+        "skills",
+        "task_data",
+        "task_materialization",
+        "tool_access",
+        "benchmarks",
+        "hf_utils",
+        "gitlab_utils",
+        "dataset_orchestrator",
+        "vision_input",
+    ),
     ("rollouts", "data", "launch", "sandbox", "exporters", "authoring", "workers"),
     ("base_resources_server", "base_responses_api_agent", "base_responses_api_model"),
     ("judge",),
@@ -41,7 +57,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("transport", "catalog", "journal"),
     ("config", "convert", "metrics", "grading"),
     ("wire",),
-    ("errors", "keys", "processes"),
+    ("deliverables", "errors", "failure_kinds", "keys", "processes"),
 )
 LAYER_OF = {name: layer for layer, names in enumerate(LAYERS) for name in names}
 
@@ -192,3 +208,23 @@ def test_the_map_in_the_docs_names_every_layer() -> None:
     text = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
 
     assert not [unit for unit in LAYER_OF if f"`{unit}`" not in text]
+
+
+def test_a_component_folder_imports_no_other_component_folder():
+    """A user's folder replaces a shipped one of that name; what a shipped folder shares with others is in nemo_gym.
+
+    Generators of data, which no server imports, may read the questions of a benchmark.
+    """
+    root = PACKAGE.parent
+    offences = []
+    for kind in COMPONENT_FOLDERS:
+        for path in (root / kind).glob("*/**/*.py"):
+            folder = path.relative_to(root).parts[:2]
+            if "tests" in path.parts or path.name == "generate.py":
+                continue
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+                parts = [tuple(name.split(".")[:2]) for name in names]
+                offences += [f"{path}: {part}" for part in parts if part[0] in COMPONENT_FOLDERS and part != folder]
+    assert offences == []

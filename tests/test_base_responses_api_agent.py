@@ -21,7 +21,7 @@ from nemo_gym.base_responses_api_agent import (
     SimpleResponsesAPIAgent,
 )
 from nemo_gym.keys import DEADLINE_HEADER
-from nemo_gym.rollout_correlation import current_rollout_id, current_token_capture
+from nemo_gym.rollout_correlation import current_rollout_id, current_token_capture, rollout_context
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.transport import in_process
 from nemo_gym.transport.deadlines import ALLOWANCE_HEADER
@@ -202,6 +202,10 @@ def test_the_base_url_of_a_model_is_found_by_its_name() -> None:
 
     assert server.resolve_model_base_url("policy") == "http://10.0.0.1:8001/v1"
     assert server.resolve_model_base_url("policy", "3-1") == "http://10.0.0.1:8001/ng-rollout/3-1/v1"
+    assert server.resolve_model_base_url("policy", version_path="") == "http://10.0.0.1:8001"
+    with rollout_context("4-0"):
+        assert server.resolve_model_base_url("policy") == "http://10.0.0.1:8001/ng-rollout/4-0/v1"
+        assert server.resolve_model_base_url("policy", version_path="") == "http://10.0.0.1:8001/ng-rollout/4-0"
 
 
 def test_names_the_agent_uses_can_be_replaced_in_its_module(monkeypatch: pytest.MonkeyPatch) -> None:

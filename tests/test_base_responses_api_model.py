@@ -1,5 +1,6 @@
 """Model servers as their authors write them: one answer in three dialects, streamed or not."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from nemo_gym.base_responses_api_model import (
 )
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollout_correlation import current_rollout_id
+from nemo_gym.serve import event_stream
 from nemo_gym.server_utils import SESSION_ID_KEY, ServerClient
 
 USER = [{"role": "user", "content": "hi"}]
@@ -91,6 +93,11 @@ class Echo(SimpleResponsesAPIModel):
 
 class Failing(Echo):
     """A provider that has had enough."""
+
+    async def chat_completions(
+        self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
+    ) -> NeMoGymChatCompletion:
+        return await self.responses(body)  # type: ignore[arg-type, return-value]
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
         info = aiohttp.RequestInfo(URL("http://provider"), "POST", headers={}, real_url=URL("http://provider"))  # type: ignore[arg-type]
@@ -184,6 +191,8 @@ def test_a_request_that_does_not_fit_is_422_with_its_place_under_body(
 
     assert reply.status_code == 422
     assert location in [problem["loc"] for problem in reply.json()["detail"]]
+    error = reply.json()["error"]
+    assert (error["type"], error["code"], error["param"]) == ("invalid_request_error", None, ".".join(location[1:]))
 
 
 def test_plain_data_and_finished_responses_are_accepted_from_a_method() -> None:
@@ -212,11 +221,11 @@ def test_a_streamed_response_tells_the_same_answer() -> None:
     events_seen = events(client.post("/v1/responses", json={"input": USER, "stream": True}))
 
     whole = client.post("/v1/responses", json={"input": USER}).json()
-    assert [event["type"] for event in events_seen] == [
-        "response.created",
-        "response.output_item.done",
-        "response.completed",
-    ]
+    assert [event["type"].removeprefix("response.") for event in events_seen] == [
+        "created", "in_progress", "output_item.added", "content_part.added", "output_text.delta", "output_text.done",
+        "content_part.done", "output_item.done", "completed",
+    ]  # fmt: skip
+    assert [event["sequence_number"] for event in events_seen] == list(range(9))
     assert events_seen[0]["response"]["status"] == "in_progress"
     assert events_seen[-1]["response"] == whole
 
@@ -232,16 +241,104 @@ def test_a_streaming_client_may_send_more_than_we_know(caplog: pytest.LogCapture
     assert "client_metadata" in caplog.text
 
 
-def test_a_streamed_response_that_fails_tells_its_failure() -> None:
-    """In this dialect a stream has begun with 200 before anything can fail."""
-    reply = client_for(Failing).post("/v1/responses", json={"input": "x", "stream": True, "model": "asked"})
+REQUESTS = [
+    ("/v1/responses", {"input": "x", "model": "asked"}),
+    ("/v1/chat/completions", {"messages": USER, "model": "asked"}),
+    ("/v1/messages", {"model": "asked", "max_tokens": 1, "messages": USER}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), REQUESTS)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_refusal_of_the_endpoint_keeps_its_status_in_the_form_of_the_dialect(
+    path: str, body: Any, stream: bool
+) -> None:
+    """Clients send a request again unless the status says that it is useless, and read errors in one form only."""
+    server = model(Failing)
+    app = server.setup_webserver()
+    server.setup_exception_middleware(app)
+
+    reply = TestClient(app).post(path, json={**body, "stream": stream})
+
+    assert reply.status_code == 429
+    assert reply.json()["error"]["message"] == "slow down"
+    assert reply.json()["error"]["type"] == "rate_limit_error"
+    assert reply.headers["x-nemo-gym-upstream-status"] == "429"
+
+
+@pytest.mark.parametrize(("path", "body"), REQUESTS)
+def test_a_late_failure_is_an_event_of_the_stream(path: str, body: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The headers do not wait for a slow endpoint; a failure after them must not look like an empty answer."""
+    monkeypatch.setattr(event_stream, "HEADERS_AFTER_SECONDS", 0.0)
+
+    class FailingLate(Failing):
+        async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
+            for _ in range(20):  # turns of the loop, in which the headers leave
+                await asyncio.sleep(0)
+            return await super().responses(body)
+
+    reply = client_for(FailingLate).post(path, json={**body, "stream": True})
 
     events_seen = events(reply)
     assert reply.status_code == 200
-    assert [event["type"] for event in events_seen] == ["response.created", "response.failed"]
-    assert events_seen[-1]["response"]["error"]["code"] == "server_error"
-    assert "slow down" in events_seen[-1]["response"]["error"]["message"]
-    assert events_seen[-1]["response"]["model"] == "asked"
+    assert reply.text.startswith(": keep-alive")
+    if path == "/v1/responses":
+        assert [event["type"] for event in events_seen] == ["response.created", "response.failed"]
+        assert events_seen[-1]["response"]["error"] == {"code": "rate_limit_exceeded", "message": "slow down"}
+        assert events_seen[-1]["response"]["model"] == "asked"
+    elif path == "/v1/messages":
+        assert events_seen == [{"type": "error", "error": {"type": "rate_limit_error", "message": "slow down"}}]
+    else:
+        assert events_seen[0]["error"]["message"] == "slow down"
+        assert events_seen[-1] == "[DONE]"
+
+
+class NotStreaming(Echo):
+    """A model whose endpoint never answers."""
+
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
+        await asyncio.Event().wait()
+        raise AssertionError("never")
+
+    async def chat_completions(
+        self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
+    ) -> NeMoGymChatCompletion:
+        await asyncio.Event().wait()
+        raise AssertionError("never")
+
+
+@pytest.mark.parametrize(("path", "body"), REQUESTS)
+async def test_headers_and_keep_alive_bytes_leave_before_the_answer_and_a_disconnect_cancels_it(
+    path: str, body: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients give up on a silent connection; a client that leaves must not keep the endpoint generating."""
+    monkeypatch.setattr(event_stream, "HEADERS_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr(event_stream, "KEEP_ALIVE_SECONDS", 0.01)
+    app = model(NotStreaming).setup_webserver()
+    messages: list[Any] = []
+    has_pinged_twice = asyncio.Event()
+    request = {"type": "http.request", "body": json.dumps({**body, "stream": True}).encode(), "more_body": False}
+    inbox = [request]
+
+    async def receive() -> Any:
+        if inbox:
+            return inbox.pop()
+        await has_pinged_twice.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+        if len(messages) == 3:
+            has_pinged_twice.set()
+
+    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
+    scope |= {"headers": [(b"content-type", b"application/json")], "asgi": {"spec_version": "2.3"}, "root_path": ""}
+    tasks = asyncio.all_tasks()
+    await app(scope, receive, send)
+
+    assert messages[0]["status"] == 200
+    assert {message["body"] for message in messages[1:3]} == {b": keep-alive\n\n"}
+    assert asyncio.all_tasks() == tasks
 
 
 def test_a_streamed_request_with_wrong_values_is_422() -> None:
@@ -347,16 +444,35 @@ def test_what_messages_cannot_ask_of_our_models_is_refused_in_its_own_shape(body
 # Failures
 
 
+def test_refusals_of_the_server_have_the_form_of_the_dialect() -> None:
+    """A path that does not exist, a body that is not JSON, and a refusal by the method itself."""
+
+    class Picky(Echo):
+        async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
+            raise HTTPException(400, "the budget of this rollout is used up")
+
+    client = client_for(Picky)
+
+    missing = client.get("/v1/nothing")
+    assert (missing.status_code, missing.json()["error"]["message"]) == (404, "Not Found")
+    garbled = client.post("/v1/messages", content=b"{", headers={"content-type": "application/json"})
+    assert (garbled.status_code, garbled.json()["error"]["type"]) == (400, "invalid_request_error")
+    for stream in (False, True):
+        body = {"model": "m", "max_tokens": 1, "messages": USER, "stream": stream}
+        refused = client.post("/v1/messages", json=body)
+        assert (refused.status_code, refused.json()["type"]) == (400, "error")
+        assert refused.json()["error"]["message"] == "the budget of this rollout is used up"
+
+
 def test_a_provider_s_refusal_is_attributed_to_the_model_with_its_status() -> None:
-    """An agent must see that the model was refused, by whom and why, and not an opaque 500."""
+    """An agent must see that the model was refused, by whom and why, and not an opaque error."""
     server = model(Failing)
     app = server.setup_webserver()
     server.setup_exception_middleware(app)
 
     reply = TestClient(app).post("/v1/responses", json={"input": "x"})
 
-    assert reply.status_code == 500
-    assert "slow down" in reply.json()
+    assert (reply.status_code, reply.json()["error"]["message"]) == (429, "slow down")
     assert reply.headers["x-nemo-gym-failed"] == "policy_model"
     assert reply.headers["x-nemo-gym-upstream-status"] == "429"
 
@@ -395,7 +511,7 @@ def test_calls_of_a_rollout_are_captured_in_every_dialect(tmp_path: Path) -> Non
     store = CaptureStore(tmp_path)
     calls = read_model_call_records(store, "3-1")
     assert [call.dialect for call in calls] == ["responses", "chat", "messages"]
-    assert {call.model_ref for call in calls} == {"policy_model"}
+    assert {call.model_ref.name for call in calls} == {"policy_model"}
     assert calls[0].response["id"] == "resp_1"
     metrics = merge_model_call_capture_into_record({}, store, "3-1")["ng_model_call_capture"]["metrics"]
     assert (metrics["num_calls"], metrics["tokens_in"], metrics["tokens_out"]) == (3, 9, 6)

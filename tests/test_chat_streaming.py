@@ -4,7 +4,7 @@ from typing import Any
 
 from nemo_gym.chat_streaming import replay, sanitise_request
 from nemo_gym.convert import sse
-from nemo_gym.convert.streams import completion_from_chunks
+from nemo_gym.convert.chat_stream import completion_from_chunks
 
 COMPLETION: dict[str, Any] = {
     "id": "c",
@@ -20,9 +20,20 @@ COMPLETION: dict[str, Any] = {
 
 def test_a_streaming_request_is_reduced_to_the_fields_of_a_model() -> None:
     """Coding agents send extra fields; none may stop a rollout, and each is reported."""
-    body = {"messages": [], "temperature": 1, "stream": True, "stream_options": {"include_usage": True}, "top_k": 3}
+    options = {"stream": True, "stream_options": {"include_usage": True}, "novelty": 3}
+    kept = {"messages": [], "temperature": 1, "top_k": 3, "chat_template_kwargs": {"a": 1}}
 
-    assert sanitise_request(body) == ({"messages": [], "temperature": 1}, ["top_k: not a field of a request"])
+    assert sanitise_request({**kept, **options}) == (kept, ["novelty: not a field of a request"])
+
+
+def test_token_ids_that_litellm_keeps_apart_are_read() -> None:
+    """A harness that returns them lets the engine continue from the tokens it sampled."""
+    tokens = {"prompt_token_ids": [1], "generation_token_ids": [2], "generation_log_probs": [-0.5]}
+    message = {"role": "assistant", "content": "x", "provider_specific_fields": {**tokens, "refusal": None}}
+
+    (accepted,) = sanitise_request({"messages": [message]})[0]["messages"]
+
+    assert accepted == {"role": "assistant", "content": "x", **tokens, "provider_specific_fields": {"refusal": None}}
 
 
 def test_a_replayed_completion_equals_the_original() -> None:

@@ -1,6 +1,7 @@
 """Rewards at the ends of the range of floats, in every statistic."""
 
 import math
+import random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +28,19 @@ def test_means_and_intervals_of_finite_rewards_are_finite(pairs: list[tuple[int,
     assert result is not None
     assert all(math.isfinite(value) for value in (result.value, result.low or 0.0, result.high or 0.0))
     assert math.isclose(result.value, mean([value for _, value in pairs]), rel_tol=1e-6, abs_tol=1e290)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), finite), min_size=1, max_size=6), st.randoms(use_true_random=False))
+def test_large_rewards_that_cancel_each_other_leave_the_mean_of_the_others(
+    pairs: list[tuple[int, float]], chance: random.Random
+) -> None:
+    """Rounding lost the small rewards: the mean was 1e292 instead of 0.09 (a rare failure of the test above)."""
+    pairs = [*pairs, *((chance.randrange(4), -value) for _, value in pairs), (0, 1.0)]
+    chance.shuffle(pairs)
+    result = ClusteredMean(pairs).mean()
+
+    assert result is not None
+    assert math.isclose(result.value, mean([value for _, value in pairs]), rel_tol=1e-6, abs_tol=1e280)
 
 
 @given(st.lists(st.lists(finite, min_size=1, max_size=3), min_size=1, max_size=3))

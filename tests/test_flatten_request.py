@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from nemo_gym.convert.tool_names import flatten_call, split_call
 from nemo_gym.errors import ConversionError
-from nemo_gym.responses_streaming import flatten_request
+from nemo_gym.responses_streaming import flatten_request, namespaced_names
 
 
 def tool(name: str) -> dict[str, Any]:
@@ -38,23 +39,19 @@ def test_tools_inside_the_input_join_the_tool_list() -> None:
     assert (request["tools"], request["input"]) == ([tool("a"), tool("b")], [{"role": "user"}])
 
 
-def test_opening_system_messages_move_to_the_instructions() -> None:
-    """Many chat templates accept one system message, at the start, and fail on a second."""
-    body = {
-        "instructions": "a",
-        "input": [
-            {"role": "developer", "content": [{"type": "input_text", "text": "b"}]},
-            {"role": "system", "content": "c"},
-            {"role": "user", "content": "q"},
-            {"role": "system", "content": "d"},
-        ],
-    }
+def test_the_namespaces_of_flat_names_are_known() -> None:
+    """The client finds the tool of a call by its namespace; the flat name is ours."""
+    namespace = {"type": "namespace", "name": "ns", "tools": [tool("b")]}
+    inside = {"type": "additional_tools", "tools": [{"type": "namespace", "name": "m", "tools": [tool("c")]}]}
+    body = {"tools": [tool("a__x"), namespace], "input": [inside]}
 
-    request, dropped = flatten_request(body)
+    names = namespaced_names(body)
 
-    assert request["instructions"] == "a\n\nb\n\nc"
-    assert request["input"] == body["input"][2:]  # type: ignore[index]
-    assert dropped == []
+    assert names == {"ns__b": ("ns", "b"), "m__c": ("m", "c")}
+    call = {"type": "function_call", "name": "ns__b", "arguments": "{}"}
+    assert split_call(call, names) == {**call, "name": "b", "namespace": "ns"}
+    assert split_call({**call, "name": "a__x"}, names)["name"] == "a__x"
+    assert flatten_call(split_call(call, names)) == call
 
 
 def test_the_request_of_the_caller_is_not_changed() -> None:

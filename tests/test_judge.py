@@ -128,7 +128,8 @@ async def test_the_failure_row_is_the_request_as_it_came(body: Any) -> None:
 
     assert answer.status_code == 200
     assert answer.body == (
-        b'{"responses_create_params":{"input":"?"},"reward":0.0,'
+        b'{"responses_create_params":{"input":"?"},"reward":0.0,"mask_sample":true,'
+        b'"failure_kind":"judge_failed","failure_reason":"no verdict","instance_config":{"mask_sample":true},'
         b'"_ng_failure_class":"judge_failed","_ng_failure_judge_error":"no verdict"}'
     )
 

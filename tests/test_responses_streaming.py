@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from nemo_gym.convert import sse
-from nemo_gym.convert.streams import response_from_events
+from nemo_gym.convert.response_events import response_from_events
 from nemo_gym.errors import ConversionError
 from nemo_gym.responses_streaming import replay, replay_failure, sanitise_request
+from nemo_gym.wire.engine_options import with_engine_options
 from nemo_gym.wire.responses import NeMoGymResponseCreateParamsNonStreaming
 
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": False}
@@ -23,6 +24,8 @@ def test_an_agents_request_becomes_one_our_strict_type_accepts() -> None:
         "store": False,
         "reasoning": {"effort": "low", "novelty": {"deep": 1}},
         "include": ["reasoning.encrypted_content"],
+        "client_metadata": {"a": 1},
+        "top_k": 5,
         "input": [
             {"role": "developer", "content": [{"type": "input_text", "text": "be"}]},
             {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]},
@@ -32,7 +35,6 @@ def test_an_agents_request_becomes_one_our_strict_type_accepts() -> None:
         "tools": [
             {"type": "namespace", "name": "ns", "tools": [{**TOOL, "novelty": 1}]},
             {"type": "levitation"},
-            {"type": "function"},
         ],
     }
 
@@ -40,22 +42,22 @@ def test_an_agents_request_becomes_one_our_strict_type_accepts() -> None:
 
     assert request == {
         "model": "m",
+        "prompt_cache_key": "k",
         "store": False,
         "reasoning": {"effort": "low"},
         "include": ["reasoning.encrypted_content"],
-        "instructions": "be",
-        "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}],
+        "top_k": 5,
+        "input": body["input"][:2],  # type: ignore[index]
         "tools": [{**TOOL, "name": "ns__f"}, TOOL],
     }
-    assert [what.split(":")[0] for what in dropped] == [
-        "prompt_cache_key",
-        "input[1]",
-        "tools[0].novelty",
-        "tools[1]",
-        "tools[2]",
-        "reasoning.novelty",
+    assert dropped == [
+        "client_metadata: not a field of a request",
+        "input: telepathy: Unknown item type 'telepathy'",
+        "tools: function.novelty: unknown field",
+        "tools: levitation: unknown type 'levitation'",
+        "reasoning.novelty: unknown field",
     ]
-    NeMoGymResponseCreateParamsNonStreaming(**request)
+    with_engine_options(NeMoGymResponseCreateParamsNonStreaming)(**request)
     assert body["stream"] is True
 
 
@@ -71,6 +73,13 @@ def test_wrong_values_of_known_fields_are_left_for_validation_to_explain() -> No
     request, dropped = sanitise_request({"input": "hi", "temperature": "warm", "tool_choice": {"type": 3}})
 
     assert (request["temperature"], request["tool_choice"], dropped) == ("warm", {"type": 3}, [])
+
+
+def test_a_misspelt_field_and_a_tool_without_a_name_stay_for_validation_to_explain() -> None:
+    """A misspelt sampling parameter must not silently do nothing, streamed or not."""
+    body = {"input": "hi", "temprature": 1, "tools": [{"type": "function"}]}
+
+    assert sanitise_request(body) == (body, [])
 
 
 @pytest.mark.parametrize("body", [None, [], "x", {"input": "x", "tools": 3}])

@@ -297,7 +297,13 @@ async def test_captured_model_calls_are_joined_to_the_record(world, tmp_path, mo
     """With observability on a row shows what the model was asked, and nothing of an attempt that was cut short."""
     captures = CaptureStore(tmp_path / "captures")
     stale = ModelCallRecord(
-        model_call_id="old", dialect="responses", started_at=0, completed_at=1, latency_ms=1, response={"id": "r"}
+        model_call_id="old",
+        call_index=0,
+        dialect="responses",
+        started_at=0,
+        completed_at=1,
+        latency_ms=1,
+        response={"id": "r"},
     )
     captures.append("0-0", stale)
     monkeypatch.setattr(
@@ -317,7 +323,7 @@ async def test_captured_model_calls_are_joined_to_the_record(world, tmp_path, mo
     (result,) = await world.helper().run_from_config(config_of(tmp_path, row(1)))
 
     assert [call["model_call_id"] for call in result["ng_model_call_capture"]["calls"]] == ["new"]
-    assert result["ng_trajectory"]["turns"][0]["model_call_id"] == "new"
+    assert result["ng_trajectory"]["turns"][0]["model_calls"][0]["model_call_id"] == "new"
     assert result["ng_trajectory"]["rollout_id"] == "0-0"
 
 

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from nemo_gym.rollout_collection import FailureOptions, LimitOptions
+from nemo_gym.rollouts.limit_options import FailureOptions, LimitOptions
 from nemo_gym.transport.deadlines import Allowance, CallTimeout, parse_allowance
 
 
@@ -11,8 +11,8 @@ def test_limits_are_on_without_being_asked_for():
     """A run without configured limits must still end."""
     options = LimitOptions().model_dump()
 
-    # By default, `request_timeout_seconds` limits only calls without a deadline.
-    assert [name for name, value in options.items() if value is None] == ["request_timeout_seconds"]
+    # By default, `request_timeout_seconds` limits only calls without a deadline; a cost needs prices.
+    assert [name for name, value in options.items() if value is None] == ["request_timeout_seconds", "max_total_cost"]
 
 
 def test_a_rollout_is_sent_with_its_limits():

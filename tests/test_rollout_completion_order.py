@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from nemo_gym.rollout_collection import in_completion_order
+from nemo_gym.rollouts.collect import in_completion_order
 
 pytestmark = pytest.mark.asyncio
 

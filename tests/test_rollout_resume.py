@@ -297,6 +297,7 @@ async def test_limits_can_be_switched_off(world, tmp_path):
             "max_steps_per_rollout",
             "max_tokens_per_rollout",
             "max_total_tokens",
+            "max_total_cost",
         ]
     )
 

@@ -449,8 +449,9 @@ def test_a_dry_run_builds_the_server_and_serves_nothing(monkeypatch):
     monkeypatch.setattr(server_utils, "get_global_config_dict", lambda: config)
     monkeypatch.setenv("NEMO_GYM_CONFIG_PATH", "sums")
     monkeypatch.setattr(server_utils, "exit_with_parent", lambda *_: None)
-    for name in ("prefix_output", "start_logging", "raise_open_files_limit"):
+    for name in ("prefix_output", "start_logging"):
         monkeypatch.setattr(server_utils.webserver, name, lambda *_, **__: None)
+    monkeypatch.setattr(server_utils.http_sessions, "raise_open_files_limit", lambda *_: None)
     served: list[object] = []
     monkeypatch.setattr(server_utils.webserver, "serve", lambda app, options: served.append((app, options)))
 
@@ -486,8 +487,9 @@ def test_workers_are_started_by_entrypoint_and_give_their_app_back(monkeypatch):
     monkeypatch.setattr(server_utils, "get_global_config_dict", lambda: config)
     monkeypatch.setenv("NEMO_GYM_CONFIG_PATH", "sums")
     monkeypatch.setattr(server_utils, "exit_with_parent", lambda *_: None)
-    for name in ("prefix_output", "start_logging", "raise_open_files_limit"):
+    for name in ("prefix_output", "start_logging"):
         monkeypatch.setattr(server_utils.webserver, name, lambda *_, **__: None)
+    monkeypatch.setattr(server_utils.http_sessions, "raise_open_files_limit", lambda *_: None)
     started: list[tuple[str, int]] = []
     monkeypatch.setattr(
         server_utils.webserver, "serve_in_workers", lambda entry, n, options: started.append((entry, n))

@@ -73,7 +73,8 @@ def folders(names: Sequence[str]) -> list[Path]:
         if missing:
             raise ConfigError(f"no audit.py in {', '.join(missing)}", where=str(SERVERS.relative_to(ROOT)))
         return [SERVERS / name for name in names]
-    return [path for path in sorted(SERVERS.iterdir()) if all((path / f).exists() for f in ("audit.py", "generate.py"))]
+    folders = [path for path in sorted(SERVERS.iterdir()) if not path.is_symlink()]  # a link is an earlier name
+    return [path for path in folders if all((path / name).exists() for name in ("audit.py", "generate.py"))]
 
 
 def generate_files(folder: Path) -> Files:

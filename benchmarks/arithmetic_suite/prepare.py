@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from nemo_gym import WORKING_DIR
 from nemo_gym.catalog.atomic_files import whole_file
 
-FOLDER = Path(__file__).resolve().parent
 LEVELS = (1, 2, 3)
 """Number of digits."""
 INSTRUCTION = "Work it out and end your reply with the result as a plain number."
@@ -98,7 +98,7 @@ def _new_question(operation: Callable[[Draw, int], Question], level: int, draw: 
 
 def prepare(per_kind: int = 10, seed: int = 0) -> Path:
     """Write the rows and return their path. Another seed gives other questions of the same kinds."""
-    path = FOLDER / "data" / "arithmetic_suite.jsonl"
+    path = WORKING_DIR / "benchmarks" / "arithmetic_suite" / "data" / "arithmetic_suite.jsonl"
     with whole_file(path) as file:
         file.writelines(json.dumps(task).encode() + b"\n" for task in rows(per_kind, seed))
     return path

@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+from nemo_gym import WORKING_DIR
 from nemo_gym.catalog.atomic_files import whole_file
 
 FOLDER = Path(__file__).resolve().parent
@@ -45,7 +46,7 @@ def rows(seed: int = 0) -> list[dict[str, Any]]:
 
 def prepare(seed: int = 0) -> Path:
     """Write the rows and return their path. Another seed orders the options differently."""
-    path = FOLDER / "data" / "general_knowledge.jsonl"
+    path = WORKING_DIR / "benchmarks" / "general_knowledge" / "data" / "general_knowledge.jsonl"
     with whole_file(path) as file:
         file.writelines(json.dumps(task, ensure_ascii=False).encode() + b"\n" for task in rows(seed))
     return path

@@ -13,8 +13,7 @@ def run_seed(folder: Path, seed: int) -> str:
     fault = BLOCKS[seed % len(BLOCKS)]
     faults = dict.fromkeys(chance.sample(range(4), chance.choice((1, 2))), fault)
     cells = chance.choice((1, 2))
-    # One attempt each: more than five blocks in a minute would be a crash loop, which is another scenario.
-    overrides = ["+blocked_cell_timeout_seconds=2", f"++num_cells={cells}", "--max-attempts=1"]
+    overrides = ["+blocked_cell_timeout_seconds=2", f"++num_cells={cells}", "--max-attempts=2"]
     job = FaultyEvaluation(folder, faults, overrides=overrides)
     status, _ = job.run()
     if status != 1:

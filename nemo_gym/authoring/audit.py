@@ -371,21 +371,21 @@ class _Audit:
             self._report(Finding("judge", "judge() of audit.py", None, "an answer", self.server.judge_problem))
         for name, text in FAILING_JUDGES.items():
             self.server.set_judge(_fail_to_connect if text is None else lambda _prompt, text=text: text)  # type: ignore[misc]
-            answer = await self._play_until_judged()
-            if answer is None:
+            judged = await self._play_until_judged()
+            if judged is None:
                 self._report(Finding("judge", name, None, "a call to the judge", "no reply causes one"))
-            elif answer.failure is None:
-                self._report(Finding("judge", name, 0, "a failure", answer.summary))
+            elif judged[1].failure is None:
+                self._report(Finding("judge", name, judged[0], "a failure", judged[1].summary))
             self.result.checks["judge"] += 1
 
-    async def _play_until_judged(self) -> AuditReply | None:
-        """Return the server's answer to the first reply that causes a call to the judge; None if no reply does."""
-        for row in self.rows:
+    async def _play_until_judged(self) -> tuple[int, AuditReply] | None:
+        """Return the first row with a reply that causes a call to the judge, and the server's answer; None without."""
+        for number, row in enumerate(self.rows):
             for reply in [*self.expected.wrong(row), *self.expected.odd_forms(row), self.expected.oracle(row)]:
                 previous_calls = self.server.judge_calls
                 answer = await self.server.play(row, reply)
                 if self.server.judge_calls > previous_calls:
-                    return answer
+                    return number, answer
         return None
 
 

@@ -10,7 +10,13 @@ from typing import Any
 
 import yaml
 
-from nemo_gym.authoring.manifest import FOLDERS, MANIFEST, EnvironmentManifest, ManifestDataset
+from nemo_gym.authoring.manifest import (
+    FOLDERS,
+    MANIFEST,
+    EnvironmentManifest,
+    ManifestDataset,
+    resolve_manifest_config_path,
+)
 from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.catalog.components import load_tree
 from nemo_gym.catalog.rows import read_line, row_problems
@@ -44,7 +50,7 @@ def check_manifest(path: Path, manifest: EnvironmentManifest, roots: Sequence[Pa
     Raises:
         ConfigError: the config.yaml next to the manifest cannot be read.
     """
-    configured = configured_fields(path.parent / "config.yaml", roots)
+    configured = configured_fields(resolve_manifest_config_path(path, manifest), roots, manifest.dataset_owner)
     written = manifest.written_fields()
     problems = [
         ManifestProblem(
@@ -60,7 +66,7 @@ def check_manifest(path: Path, manifest: EnvironmentManifest, roots: Sequence[Pa
 
 def sync_manifest(path: Path, manifest: EnvironmentManifest, roots: Sequence[Path]) -> EnvironmentManifest:
     """Copy mirrored values from config.yaml into the manifest; move comment lines to its top, drop other comments."""
-    configured = configured_fields(path.parent / "config.yaml", roots)
+    configured = configured_fields(resolve_manifest_config_path(path, manifest), roots, manifest.dataset_owner)
     written = {key: value for key, value in manifest.written_fields().items() if key not in MIRRORED}
     updated = EnvironmentManifest.model_validate({**written, **configured})
     comment = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
@@ -70,31 +76,62 @@ def sync_manifest(path: Path, manifest: EnvironmentManifest, roots: Sequence[Pat
     return updated
 
 
-def configured_fields(path: Path, roots: Sequence[Path]) -> dict[str, Any]:
+def configured_fields(path: Path, roots: Sequence[Path], dataset_owner: str | None = None) -> dict[str, Any]:
     """Return the values that a configuration file has for the mirrored fields of its manifest.
 
     Raises:
-        ConfigError: the configuration cannot be read, or the number of its agents with datasets is not 1.
+        ConfigError: the configuration cannot be read, or does not have exactly one instance with datasets and one
+            agent that runs them.
     """
     tree = load_tree(path, roots, strict=False)
     instances = server_instances(tree)
-    agents = [i for i in instances.values() if i.server_type == AGENTS and i.fields.get("datasets")]
-    if len(agents) != 1:
-        raise ConfigError(f"{len(agents)} agents have datasets; in an environment, exactly one has", where=str(path))
-    (agent,) = agents
-    verifier = instances.get(agent.reference("resources_server") or "")
+    owner = _dataset_owner(instances, path, dataset_owner)
+    agent, verifier = owner, owner
+    if owner.server_type == AGENTS:
+        verifier = instances.get(owner.reference("resources_server") or "")
+    else:
+        agent = _agent_of(owner, instances, path)
     fields = {
         "resources_server": verifier.implementation if verifier else None,
         "agent_server": agent.implementation,
         "model_server": agent.reference("model_server"),
         "datasets": [
             {key: dataset[key] for key in ManifestDataset.model_fields if dataset.get(key) is not None}
-            for dataset in agent.fields["datasets"]
+            for dataset in owner.fields["datasets"]
         ],
         "rollout_driver": tree.get("rollout_collection_driver"),
         "grading_mode": verifier.fields.get("grading_mode") if verifier else None,
     }
     return {key: value for key, value in fields.items() if value is not None}
+
+
+def _dataset_owner(instances: Mapping[str, Any], path: Path, name: str | None) -> Any:
+    """Return the instance whose datasets a manifest describes: the one named, or the only one with datasets."""
+    owners = {
+        key: i for key, i in instances.items() if i.server_type in (AGENTS, RESOURCES) and i.fields.get("datasets")
+    }
+    if name is not None:
+        if name not in owners:
+            raise ConfigError(f"the dataset_owner {name!r} has no datasets", where=str(path), fix=", ".join(owners))
+        return owners[name]
+    if len(owners) != 1:
+        problem = f"{len(owners)} servers have datasets; in an environment, exactly one agent or resources server has"
+        raise ConfigError(problem, where=str(path), fix="set dataset_owner in the manifest")
+    return next(iter(owners.values()))
+
+
+def _agent_of(verifier: Any, instances: Mapping[str, Any], path: Path) -> Any:
+    """Return the agent that runs the datasets of a resources server: the one they name, or the only user of it."""
+    pins = {str(dataset["agent"]) for dataset in verifier.fields["datasets"] if dataset.get("agent")}
+    users = {
+        name: i
+        for name, i in instances.items()
+        if i.server_type == AGENTS and instances.get(i.reference("resources_server") or "") is verifier
+    }
+    chosen = [name for name in users if name in pins] if pins else list(users)
+    if len(chosen) != 1:
+        raise ConfigError(f"{len(chosen)} agents use the resources server with the datasets", where=str(path))
+    return users[chosen[0]]
 
 
 def _comparable(key: str, value: Any) -> Any:

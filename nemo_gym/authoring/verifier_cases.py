@@ -45,8 +45,18 @@ class VerifierFixture:
     cases_path: Path
     invoke: Invoke | None = None
     """Calls the verifier if `verify(body)` is not enough, for example because it needs a seeded session."""
-    reseed: Callable[[int], None] | None = None
-    """Called with a seed before each of the two verifications of a determinism case."""
+    reseed: Callable[..., Any] | None = None
+    """Called before each verification of a determinism case: `reseed(server, request)` or `reseed(seed)`."""
+
+    def make_server(self) -> Any:
+        """Return the verifier; a server class gets a configuration with its defaults."""
+        factory: Any = self.server_factory
+        is_server_class = inspect.isclass(factory) and issubclass(factory, SimpleResourcesServer)
+        return offline_server(factory) if is_server_class else factory()
+
+
+class VerifierFixtureError(ConfigError, ValueError):
+    """The cases of a verifier fixture cannot be run, or a case fails."""
 
 
 class VerifierCase(BaseModel):
@@ -109,7 +119,7 @@ def read_cases(path: Path) -> list[VerifierCase]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", where=str(path)) from None
+        raise VerifierFixtureError(f"cannot be read: {error.strerror}", where=str(path)) from None
     cases, problems = [], []
     for number, line in enumerate(lines, start=1):
         try:
@@ -120,7 +130,7 @@ def read_cases(path: Path) -> list[VerifierCase]:
     duplicates = [name for name, times in Counter(case.name for case in cases).items() if times > 1]
     problems += [f"two cases are called '{name}'" for name in duplicates]
     if problems:
-        raise ConfigError("; ".join(problems), where=str(path))
+        raise VerifierFixtureError("; ".join(problems), where=str(path))
     return cases
 
 
@@ -144,7 +154,7 @@ async def exercise_verifier_fixture(
     kinds: list[CaseKind] = [*REQUIRED_KINDS, *(["determinism"] if seeded else [])]  # type: ignore[list-item]
     missing = [kind for kind in kinds if kind not in {case.kind for case in cases}]
     if missing:
-        raise ConfigError(f"has no case of kind {', '.join(missing)}", where=str(fixture.cases_path))
+        raise VerifierFixtureError(f"has no case of kind {', '.join(missing)}", where=str(fixture.cases_path))
     results = []
     for case in cases:
         actual = await _run_case(fixture, case)
@@ -162,8 +172,6 @@ async def _run_case(fixture: VerifierFixture, case: VerifierCase) -> float | str
     """Return the reward, the name of the exception, or the two different rewards of a determinism case as a text."""
     rewards: list[float] = []
     for _ in range(2 if case.kind == "determinism" else 1):
-        if fixture.reseed is not None and case.kind == "determinism":
-            fixture.reseed(0)
         try:
             async with asyncio.timeout(CASE_TIMEOUT_SECONDS):
                 rewards.append(await _reward_of(fixture, case))
@@ -180,14 +188,23 @@ async def _reward_of(fixture: VerifierFixture, case: VerifierCase) -> float:
     if isinstance(request.get("response"), str):
         request["response"] = text_response(request["response"])
     body = fixture.request_model.model_validate(request)
-    response = await (fixture.invoke or _call_verify)(fixture.server_factory(), body)
+    server = fixture.make_server()
+    if fixture.reseed is not None and case.kind == "determinism":
+        parameters = inspect.signature(fixture.reseed).parameters.values()
+        takes_server = sum(parameter.default is parameter.empty for parameter in parameters) > 1
+        await _await_if_needed(fixture.reseed(server, body) if takes_server else fixture.reseed(0))
+    response = await _await_if_needed((fixture.invoke or _call_verify)(server, body))
     return float(response["reward"] if isinstance(response, dict) else response.reward)
+
+
+async def _await_if_needed(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
 
 
 async def _call_verify(server: Any, body: BaseModel) -> Any:
     """Call `verify(body)`, or `verify(request, body)` in a new session."""
     if "request" not in inspect.signature(server.verify).parameters:
-        return await server.verify(body)
+        return await _await_if_needed(server.verify(body))
     scope = {"type": "http", "method": "POST", "path": "/verify", "headers": [], "session": {SESSION_ID_KEY: "fixture"}}
     return await server.verify(Request(scope), body)
 

@@ -20,6 +20,8 @@ DIALECT_OF_PATH: dict[str, Dialect] = {
     "/v1/chat/completions": "chat",
     "/v1/messages": "messages",
 }
+GEMINI_METHODS = (":generateContent", ":streamGenerateContent")
+"""Ends of the paths of the Gemini API, which contain the name of a model."""
 
 
 class CallCaptureMiddleware:
@@ -40,13 +42,17 @@ class CallCaptureMiddleware:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve a request. Record it if it is a POST to a model endpoint and belongs to a rollout."""
         is_post = scope["type"] == "http" and scope["method"] == "POST"
-        dialect = DIALECT_OF_PATH.get(scope["path"]) if is_post else None
+        dialect = _dialect_of_path(scope["path"]) if is_post else None
         rollout_id = self.current_rollout_id() if dialect else None
         if dialect is None or rollout_id is None:
             await self.app(scope, receive, send)
             return
         recorder = _CallRecorder(self.store, rollout_id, dialect, self.model_ref, receive, send)
         await recorder.run(self.app, scope)
+
+
+def _dialect_of_path(path: str) -> Dialect | None:
+    return DIALECT_OF_PATH.get(path) or ("gemini" if path.endswith(GEMINI_METHODS) else None)
 
 
 @dataclass

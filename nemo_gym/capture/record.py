@@ -9,10 +9,14 @@ from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json
 
 from nemo_gym.convert import sse
-from nemo_gym.convert.streams import FINAL_EVENTS, completion_from_chunks, message_from_events, response_from_events
+from nemo_gym.convert.chat_stream import completion_from_chunks
+from nemo_gym.convert.gemini_answer import gemini_from_chunks
+from nemo_gym.convert.message_stream import message_from_events
+from nemo_gym.convert.response_events import FINAL_EVENTS, response_from_events
 from nemo_gym.errors import ConversionError
+from nemo_gym.wire.observations import ModelRef
 
-Dialect = Literal["responses", "chat", "messages"]
+Dialect = Literal["responses", "chat", "messages", "gemini"]
 
 ErrorCategory = Literal[
     "timeout",
@@ -41,38 +45,44 @@ _ASSEMBLERS: dict[Dialect, Callable[[Iterable[Any]], dict[str, Any]]] = {
     "responses": response_from_events,
     "chat": completion_from_chunks,
     "messages": message_from_events,
+    "gemini": gemini_from_chunks,
 }
 """Functions that build the complete answer from the events of a stream."""
 
 _USAGE_FIELDS = {
-    "tokens_in": ("input_tokens", "prompt_tokens"),
-    "tokens_out": ("output_tokens", "completion_tokens"),
-    "tokens_total": ("total_tokens",),
-    "tokens_reasoning": ("output_tokens_details.reasoning_tokens", "completion_tokens_details.reasoning_tokens"),
+    "tokens_in": ("input_tokens", "prompt_tokens", "promptTokenCount"),
+    "tokens_out": ("output_tokens", "completion_tokens", "candidatesTokenCount"),
+    "tokens_total": ("total_tokens", "totalTokenCount"),
+    "tokens_reasoning": (
+        "output_tokens_details.reasoning_tokens",
+        "completion_tokens_details.reasoning_tokens",
+        "thoughtsTokenCount",
+    ),
     "cached_tokens": (
         "input_tokens_details.cached_tokens",
         "prompt_tokens_details.cached_tokens",
         "cache_read_input_tokens",
+        "cachedContentTokenCount",
     ),
+    "cache_creation_tokens": ("cache_creation_input_tokens",),
 }
 """Token counts of a record, with the paths in `usage` where the dialects report them."""
 
 
-class ModelCallRecord(BaseModel):
+class CapturedExchange(BaseModel):
     """One line of a capture file."""
 
     model_config = ConfigDict(protected_namespaces=())
 
     model_call_id: str
-    dialect: Dialect
-    model_ref: str | None = None
-    """Instance name of the model server."""
-    started_at: float
+    dialect: Dialect | None = None
+    model_ref: ModelRef | None = None
+    started_at: float | None = None
     """Seconds since the epoch."""
-    completed_at: float
-    latency_ms: float
+    completed_at: float | None = None
+    latency_ms: float | None = None
     latency_ttft_ms: float | None = None
-    """Time to the first byte of the response body; close to `latency_ms`, because answers are buffered."""
+    """Time to the first byte of the response body, which may be a comment of a stream; a whole answer has one time."""
     status_code: int | None = None
     """Status of the provider if it answered with an error, else of this server; None without an answer."""
     error_category: ErrorCategory | None = None
@@ -83,6 +93,42 @@ class ModelCallRecord(BaseModel):
     """The request body as text if it is not a JSON object, else None."""
     response_raw: str | None = None
     """The response body as text if it could not be parsed, else None."""
+
+
+class ModelCallRecord(CapturedExchange):
+    """A captured call with what its response contains: ids, token counts, tool calls and reasoning."""
+
+    call_index: int
+    """Position among the calls of the rollout, from 0."""
+    response_id: str | None = None
+    model: str | None = None
+    response_status: str | None = None
+    finish_reason: str | None = None
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    tokens_reasoning: int | None = None
+    tokens_total: int | None = None
+    tool_calls: list[Any] = []
+    reasoning_content: str | None = None
+    cache_hit: bool | None = None
+    cached_tokens: int | None = None
+    cache_creation_tokens: int | None = None
+    latency_total_ms: float | None = None
+
+    @classmethod
+    def of(cls, exchange: CapturedExchange, call_index: int) -> "ModelCallRecord":
+        """Return the record of a stored exchange."""
+        counts: dict[str, Any] = {**usage_of(exchange)}
+        cached = counts.get("cached_tokens")
+        fields = {name: getattr(exchange, name) for name in CapturedExchange.model_fields}
+        return cls.model_construct(
+            **fields,
+            **_response_fields(exchange),
+            **counts,
+            call_index=call_index,
+            cache_hit=None if cached is None else cached > 0,
+            latency_total_ms=exchange.latency_ms,
+        )
 
 
 def category_of_status(status: int) -> ErrorCategory | None:
@@ -105,13 +151,13 @@ def category_of_exception(failure: BaseException) -> ErrorCategory:
 
 def build_model_call_record(
     *, request_body: bytes, response_body: bytes = b"", streamed: bool = False, **fields: Any
-) -> ModelCallRecord:
-    """Build a record: parse both bodies, copy the other `fields` of `ModelCallRecord`, and set the error category.
+) -> CapturedExchange:
+    """Build a line of a capture file: parse both bodies, copy the other `fields`, and set the error category.
 
     An `error_category` in `fields`, for example of an exception, has priority over that of the status, and the status
     over that of the bodies.
     """
-    record = ModelCallRecord(**{"model_call_id": f"mc_{uuid4().hex}", **fields})
+    record = CapturedExchange(**{"model_call_id": f"mc_{uuid4().hex}", **fields})
     request, _ = _json_value(request_body)
     if isinstance(request, dict):
         record.request = request
@@ -124,9 +170,10 @@ def build_model_call_record(
     return record
 
 
-def usage_of(record: ModelCallRecord) -> dict[str, int]:
+def usage_of(record: CapturedExchange) -> dict[str, int]:
     """Return the token counts that the response reports: `tokens_in`, `tokens_out`, …"""
-    usage = record.response.get("usage") if isinstance(record.response, Mapping) else None
+    response = record.response if isinstance(record.response, Mapping) else {}
+    usage = response.get("usage") or response.get("usageMetadata")
     if not isinstance(usage, Mapping):
         return {}
     counts: dict[str, int] = {}
@@ -141,19 +188,58 @@ def usage_of(record: ModelCallRecord) -> dict[str, int]:
         # Only in this dialect `input_tokens` excludes cached tokens.
         cached = (usage.get("cache_read_input_tokens"), usage.get("cache_creation_input_tokens"))
         counts["tokens_in"] += sum(count for count in cached if isinstance(count, int))
+    if record.dialect == "gemini" and {"tokens_out", "tokens_reasoning"} <= counts.keys():
+        counts["tokens_out"] += counts["tokens_reasoning"]  # only in this dialect thoughts are not output
     if "tokens_total" not in counts and {"tokens_in", "tokens_out"} <= counts.keys():
         counts["tokens_total"] = counts["tokens_in"] + counts["tokens_out"]
     return counts
 
 
-def _read_response(record: ModelCallRecord, body: bytes, *, streamed: bool) -> ErrorCategory | None:
+def _response_fields(exchange: CapturedExchange) -> dict[str, Any]:
+    """Return ids, status, tool calls and reasoning of a response in any dialect; a malformed part is left out."""
+    response = exchange.response if isinstance(exchange.response, Mapping) else {}
+    items = _objects(response.get("output"))
+    choice = next(iter(_objects(response.get("choices"))), {})
+    message: Mapping[str, Any] = next(iter(_objects([choice.get("message")])), {})
+    blocks = _objects(response.get("content"))
+    thoughts = [
+        *(part for item in items if item.get("type") == "reasoning" for part in _objects(item.get("summary"))),
+        *({"text": block.get("thinking")} for block in blocks if block.get("type") == "thinking"),
+    ]
+    texts = [text for part in thoughts if isinstance(text := part.get("text"), str)]
+    reasoning = message.get("reasoning_content") or "\n".join(texts)
+    details = response.get("incomplete_details")
+    incomplete_reason = details.get("reason") if isinstance(details, Mapping) else None
+    return {
+        "response_id": _text_of(response.get("id")),
+        "model": _text_of(response.get("model")),
+        "response_status": _text_of(response.get("status")),
+        "finish_reason": _text_of(choice.get("finish_reason") or response.get("stop_reason") or incomplete_reason),
+        "tool_calls": [
+            *(item for item in items if item.get("type") == "function_call"),
+            *_objects(message.get("tool_calls")),
+            *(block for block in blocks if block.get("type") == "tool_use"),
+        ],
+        "reasoning_content": _text_of(reasoning) or None,
+    }
+
+
+def _objects(value: Any) -> list[Mapping[str, Any]]:
+    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
+
+
+def _text_of(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _read_response(record: CapturedExchange, body: bytes, *, streamed: bool) -> ErrorCategory | None:
     """Set `response` or `response_raw` of a record; return the error category of the body, None without an error."""
     if not body:
         return "incomplete"
     if not streamed:
         record.response, record.response_raw = _json_value(body)
         return "capture_parse_error" if record.response_raw is not None else None
-    record.response, category = parse_stream(record.dialect, body)
+    record.response, category = parse_stream(record.dialect or "responses", body)
     if record.response is None:
         record.response_raw = body.decode("utf-8", "replace")
     return category
@@ -176,9 +262,9 @@ def parse_stream(dialect: Dialect, body: bytes) -> tuple[dict[str, Any] | None, 
         response = _ASSEMBLERS[dialect](events)
     except ConversionError:
         response = None
-    if dialect == "chat":
+    if dialect in ("chat", "gemini"):
         is_failed = any("error" in event for event in events)
-        is_finished = body.rstrip().endswith(b"[DONE]")
+        is_finished = body.rstrip().endswith(b"[DONE]") if dialect == "chat" else response is not None
     else:
         event_types = {str(event.get("type")) for event in events}
         is_failed = not event_types.isdisjoint(("response.failed", "error"))

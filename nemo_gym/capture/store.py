@@ -12,13 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from pydantic_core import from_json
 
-from nemo_gym.capture.record import ModelCallRecord, usage_of
+from nemo_gym.capture.record import CapturedExchange, ModelCallRecord
 from nemo_gym.errors import ConfigError
 from nemo_gym.journal import last_line_begin, sync_folder
 from nemo_gym.keys import NG_MODEL_CALL_CAPTURE_KEY
+from nemo_gym.wire.call_reply import encode_json
 
 OBSERVABILITY_ENABLED_KEY = "observability_enabled"
 MODEL_CALL_CAPTURE_DIR_KEY = "model_call_capture_dir"
@@ -55,7 +57,7 @@ class CaptureStore:
         """Return the path of the marker file, which exists only if a call of the rollout is missing."""
         return self.directory / f"{safe_file_name(rollout_id)}.capture.incomplete"
 
-    def append(self, rollout_id: str, record: ModelCallRecord) -> None:
+    def append(self, rollout_id: str, record: CapturedExchange) -> None:
         """Append a call to the capture file of a rollout and sync it to disk.
 
         A torn last line, left by a crash, is removed first, and the rollout is marked incomplete.
@@ -63,7 +65,7 @@ class CaptureStore:
         Raises:
             OSError: the write failed; TimeoutError if another process holds the lock for too long.
         """
-        line = record.model_dump_json(exclude_none=True).encode("utf-8") + b"\n"
+        line = encode_json(record.model_dump(mode="json", exclude_none=True)) + b"\n"
         path = self.path_for(rollout_id)
         self.directory.mkdir(parents=True, exist_ok=True)
         is_new = not path.exists()
@@ -78,6 +80,12 @@ class CaptureStore:
             os.fsync(file.fileno())
         if is_new:
             sync_folder(self.directory)
+
+    def record(self, rollout_id: str, exchange: CapturedExchange | Mapping[str, Any]) -> None:
+        """Append a call, as an object or as the fields of one; a call without an id gets one."""
+        if isinstance(exchange, Mapping):
+            exchange = CapturedExchange.model_validate({"model_call_id": f"mc_{uuid4().hex}", **exchange})
+        self.append(rollout_id, exchange)
 
     def mark_incomplete(self, rollout_id: str, reason: str) -> None:
         """Add a reason to the marker file of a rollout with a missing call."""
@@ -103,7 +111,8 @@ class CaptureStore:
             capture.gaps.append(_gap("capture_torn_line", f"{path.name} ends in the middle of a line"))
         for number, line in enumerate(lines, start=1):
             try:
-                capture.records.append(ModelCallRecord.model_validate(from_json(line)))
+                exchange = CapturedExchange.model_validate(from_json(line))
+                capture.records.append(ModelCallRecord.of(exchange, len(capture.records)))
             except ValueError:  # includes pydantic.ValidationError
                 capture.gaps.append(_gap("capture_parse_error", f"{path.name}:{number} is not a model call"))
         return capture
@@ -175,12 +184,11 @@ def clear_model_call_captures_for_rollouts(store: CaptureStore, rollout_ids: Ite
 
 def _metrics(records: list[ModelCallRecord]) -> dict[str, Any]:
     """Return the totals of tokens, latency and calls; a token count that no call reports is None."""
-    usages = [usage_of(record) for record in records]
     totals: dict[str, Any] = {}
     for name in _SUMMED:
-        counts = [usage[name] for usage in usages if name in usage]
+        counts = [count for record in records if (count := getattr(record, name)) is not None]
         totals[name] = sum(counts) if counts else None
-    totals["latency_total_ms"] = sum(record.latency_ms for record in records)
+    totals["latency_total_ms"] = sum(record.latency_ms or 0.0 for record in records)
     totals["num_calls"] = len(records)
     return totals
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from nemo_gym.config.search_roots import follow_rename
+from nemo_gym.config.search_roots import follow_rename, is_second_name
 from nemo_gym.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -45,6 +45,8 @@ class ComponentKind:
         for root in roots:
             for path in (root / self.folder).glob(f"*/{self.configs or '.'}/*.yaml"):
                 name = path.relative_to(root / self.folder).parts[0]
+                if is_second_name(root / self.folder / name) or path.name == "manifest.yaml":
+                    continue
                 names.add(name if path.stem in (self.default, name) else f"{name}/{path.stem}")
         return sorted(names)
 
@@ -61,17 +63,37 @@ def config_file(kind: ComponentKind, value: str, roots: Sequence[Path]) -> Path:
     Raises:
         UnknownName: no root has the component; the message contains the closest name and the searched roots.
     """
-    candidates = kind.candidates(value)
+    candidates = [path for kind_of_name, name in _listed_as(kind, value) for path in kind_of_name.candidates(name)]
     path = _first_file(candidates, roots)
     if path is None:
         path = _first_file([new for candidate in candidates if (new := follow_rename(candidate))], roots)
     if path is not None:
         return path
+    raise _unknown_name(kind, value, candidates[0], roots)
+
+
+def _listed_as(kind: ComponentKind, value: str) -> list[tuple[ComponentKind, str]]:
+    """Return the kinds and names that a value may mean: `gym list environments` shows components of three kinds."""
+    if kind is not ENVIRONMENT:
+        return [(kind, value)]
+    folder, _, name = value.partition("/")
+    servers = [(RESOURCES_SERVER, name)] if folder == RESOURCES_SERVER.folder and name else []
+    return [(ENVIRONMENT, value), *servers, (BENCHMARK, value)]
+
+
+def _unknown_name(kind: ComponentKind, value: str, path: Path, roots: Sequence[Path]) -> UnknownName:
     names = kind.names(roots)
     close = get_close_matches(value, names, n=1)
-    searched = ", ".join(str(root) for root in roots)
     fix = close[0] if close else (f"one of {', '.join(names)}" if names else "use an existing configuration")
-    raise UnknownName(f"unknown name '{value}': no {candidates[0]} in {searched}", where=kind.flag, fix=fix)
+    if kind is ENVIRONMENT:
+        servers = RESOURCES_SERVER.names(roots)
+        if value in servers:
+            fix = f"--environment {RESOURCES_SERVER.folder}/{value}, or --resources-server {value}"
+        elif not close:
+            close = get_close_matches(value.removeprefix(f"{RESOURCES_SERVER.folder}/"), servers, n=1)
+            fix = f"{RESOURCES_SERVER.folder}/{close[0]}" if close else f"{fix}; `gym list environments` shows all"
+    searched = ", ".join(str(root) for root in roots)
+    return UnknownName(f"unknown name '{value}': no {path} in {searched}", where=kind.flag, fix=fix)
 
 
 def _first_file(candidates: Sequence[Path], roots: Sequence[Path]) -> Path | None:

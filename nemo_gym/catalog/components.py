@@ -18,6 +18,7 @@ from nemo_gym.config.inheritance import Expansion
 from nemo_gym.config.instances import instances_of
 from nemo_gym.config.load import load_files
 from nemo_gym.config.problems import raise_all
+from nemo_gym.config.search_roots import is_second_name
 from nemo_gym.config.trees import Tree, merge_into
 from nemo_gym.errors import ConfigError
 from nemo_gym.keys import AGENTS, MODELS, RESOURCES
@@ -154,7 +155,7 @@ def _server_configs(roots: Sequence[Path]) -> "Iterator[tuple[Path, str, _Config
     for root in roots:
         for path in sorted((root / RESOURCES).glob("*/configs/*.yaml")):
             server = path.parents[1].name
-            facts = _read_facts(path, roots)
+            facts = None if is_second_name(path.parents[1]) else _read_facts(path, roots)
             if facts is not None and facts.listing["resources_server"]:
                 yield path, server if path.stem == server else f"{server}/{path.stem}", facts
 
@@ -162,6 +163,8 @@ def _server_configs(roots: Sequence[Path]) -> "Iterator[tuple[Path, str, _Config
 def _server_folders(server_type: str, kind: str, roots: Sequence[Path]) -> Iterator[Component]:
     """Yield a component for each server folder of a type, described from all its configuration files."""
     for folder in (app.parent for root in roots for app in sorted((root / server_type).glob("*/app.py"))):
+        if is_second_name(folder):
+            continue
         configs = sorted(folder.glob("configs/**/*.yaml"))
         all_facts = [facts for path in configs if (facts := _read_facts(path, roots)) is not None]
         descriptions = (facts.listing["description"] for facts in all_facts)
@@ -205,7 +208,9 @@ def _read_facts(path: Path, roots: Sequence[Path]) -> _ConfigFacts | None:
         "verified": _first(blocks, "verified", None),
         "agent": next((agent.name for agent in agent_instances if datasets_of(agent.fields)), ""),
         "resources_server": resources[0].name if resources else "",
-        "repeats": next((int(d["num_repeats"]) for d in datasets if isinstance(d.get("num_repeats"), int)), None),
+        "repeats": next((d["num_repeats"] for d in datasets if isinstance(d.get("num_repeats"), int)), 1)
+        if datasets
+        else None,
         "licence": next((str(d["license"]) for d in datasets if d.get("license")), ""),
         "datasets": tuple(str(dataset.get("name", "")) for dataset in datasets),
     }

@@ -11,6 +11,8 @@ STANDARD_BASES = frozenset(
     {"BaseModel", "BaseResourcesServer", "BaseResponsesAPIAgent", "SimpleResourcesServer", "SimpleResponsesAPIAgent"}
 )
 """Server classes that compute only the standard metrics."""
+FORWARDING_BASES = frozenset({"EpisodeAgent"})
+"""Server classes that forward the request for metrics to their resources server."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ def metric_hooks(source: Path) -> MetricHooks:
         if not bases & server_names and not any(base.endswith(("Server", "Agent")) for base in bases):
             continue
         server_names.add(cls.name)
-        own = own or not bases <= STANDARD_BASES | class_names
+        own = own or not bases <= STANDARD_BASES | FORWARDING_BASES | class_names
+        passes_on = passes_on or bool(bases & FORWARDING_BASES)
         for function in cls.body:
             if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue

@@ -27,6 +27,7 @@ def run(args: argparse.Namespace) -> int:
         output.write_json(summaries) if args.json else output.write_table(list(summaries.items()))
         return 0
     code = args.code.strip()
+    code = f"exit-status-{code}" if code.isdigit() else code
     if code not in explanations:
         hint = output.did_you_mean(code, explanations, " `gym explain` lists all codes.")
         output.report_error(f"unknown code `{code}`.{hint}")

@@ -27,7 +27,7 @@ EXAMPLES = """\
 examples:
   gym list environments
   gym eval run --environment arithmetic --model-type scripted_model
-  gym view --text results/rollouts.jsonl
+  gym view --text results/latest
   gym env init --environment mine
 """
 
@@ -48,6 +48,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
         _group_modules("env", "start status validate resolve init test audit packages prefetch publish"),
     ),
     "eval": ("evaluate a model", _group_modules("eval", "prepare run aggregate profile reverify submit")),
+    "runs": ("list, compare, tag and delete stored runs", _group_modules("runs", "list show compare tag rm")),
     "dataset": (
         "prepare, publish and export rows",
         _group_modules("dataset", "collate render export upload download migrate rm"),

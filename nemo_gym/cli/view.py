@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     if rollout_name is not None:
         paths = paths[:-1]
     if not paths:
-        output.report_error("PATH is missing; example: gym view results/rollouts.jsonl")
+        output.report_error("PATH is missing; example: gym view results/latest")
         return 2
     conditions = (args.where, 'outcome == "failed"' if args.failed else "")
     row_filter = " and ".join(f"({condition})" for condition in conditions if condition)

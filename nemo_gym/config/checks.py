@@ -32,6 +32,7 @@ from nemo_gym.keys import MODELS, RESOURCES, SERVER_TYPES
 
 _UNION_LABELS = {"rows", "benchmark", "gitlab", "huggingface", "[key]"}
 """Parts of pydantic's error locations that are not keys of the configuration."""
+_SCHEME = re.compile(r"https?://|\$\{", re.IGNORECASE)
 _USER_INFO = re.compile(r"https?://[^/?#]*@")
 _COMMON_FIELDS = {"datasets", "hosting", "domain", "verified", "verified_url", "description"}
 """Fields of every server block that a server's config class need not declare."""
@@ -285,7 +286,7 @@ def check_references(check: InstanceCheck, resolved: Mapping[Any, Any]) -> list[
             if ref is None or ref.name in invalid_names:
                 continue
             if all((other.SERVER_TYPE, other.name) != (ref.type, ref.name) for other in check.valid):
-                subject = f"server '{instance.name}': {key} refers to"
+                subject = f"server '{instance.name}': {key}"
                 what, fix = _explain_dangling_reference(ref.type, ref.name, check, resolved)
                 path = (*instance.key_path, str(key), "name")
                 problems.append(ConfigProblem(f"{subject} {what}", path, fix, kind=ServerRefNotFoundError))
@@ -300,7 +301,7 @@ def _explain_dangling_reference(
     paths += [_implementation_path(invalid, resolved[invalid]) for invalid in (*check.almost, *check.incomplete)]
     instance_id = next((path[0] for path in paths if path and path[1:] == (server_type, name)), None)
     if instance_id is not None:
-        return f"'{name}', which is an implementation; refer to the instance id", f"name: {instance_id}"
+        return f"refers to '{name}', which is an implementation; refer to the instance id", f"name: {instance_id}"
     other_types = [instance.SERVER_TYPE for instance in check.valid if instance.name == name]
     available = sorted(instance.name for instance in check.valid if server_type == instance.SERVER_TYPE)
     close = nearest_names(name, available, n=3)
@@ -313,7 +314,8 @@ def _explain_dangling_reference(
     else:
         advice = _FLAG_ADVICE.get(server_type, "")
         fix = f"no {server_type} are defined: {advice}add a config that defines '{name}' to config_paths"
-    return f"{server_type} '{name}', which is not defined", fix
+    # The words of NeMo Gym's own error, which people search for.
+    return f"could not find type='{server_type}' name='{name}' in the list of available servers", fix
 
 
 def check_addresses(
@@ -331,6 +333,7 @@ def check_addresses(
         config = instance.get_inner_run_server_config()
         path = (*instance.key_path, "port")
         problems += _check_credentials(instance.key_path, config)
+        problems += _check_schemes(instance.key_path, config)
         if config.port is None or config.port == OFFLINE_PORT:
             continue
         if not 1 <= config.port <= 65535:
@@ -344,14 +347,31 @@ def check_addresses(
     return problems
 
 
+def _check_schemes(path: KeyPath, config: BaseModel) -> Iterator[ConfigProblem]:
+    """Yield a problem for every `*base_url` without `http://` or `https://`, which no request can be sent to."""
+    for name, value in iter_fields(config):
+        for url in value if isinstance(value, list) else [value]:
+            if name.endswith("base_url") and isinstance(url, str) and url and not _SCHEME.match(url):
+                what = f"'{name}' of '{path[0]}' is not a URL: it begins with neither http:// nor https://"
+                yield ConfigProblem(what, (*path, name), "http://… for a local server, https://… for others")
+
+
 def _check_credentials(path: KeyPath, config: BaseModel) -> Iterator[ConfigProblem]:
-    """Yield a problem for every `*base_url` with a user beside an API key: a request has one Authorization header."""
+    """Yield a problem for every `*base_url` with a user beside a key: a request has one Authorization header.
+
+    The key is an API key, or the header `Authorization` in `*default_headers`.
+    """
     fields = dict(iter_fields(config))
-    keys = [name for name, value in fields.items() if name.endswith("api_key") and value]
-    for name, value in fields.items() if keys else ():
+    fixes = {
+        name: f"set {name} to an empty text" for name, value in fields.items() if name.endswith("api_key") and value
+    }
+    for name, value in fields.items():
+        if name.endswith("default_headers") and isinstance(value, Mapping):
+            headers = [str(header) for header in value if str(header).lower() == "authorization"]
+            fixes |= {f"{name}.{header}": f"remove {name}.{header}" for header in headers}
+    for name, value in fields.items() if fixes else ():
         urls = value if isinstance(value, list) else [value]
         if name.endswith("base_url") and any(_USER_INFO.match(url) for url in urls if isinstance(url, str)):
-            what = (
-                f"'{name}' of '{path[0]}' contains a user and '{keys[0]}' is set; a request can have only one of them"
-            )
-            yield ConfigProblem(what, (*path, name), f"remove the user from the URL, or set {keys[0]} to an empty text")
+            key, fix = next(iter(fixes.items()))
+            what = f"'{name}' of '{path[0]}' contains a user and '{key}' is set; a request can have only one of them"
+            yield ConfigProblem(what, (*path, name), f"remove the user from the URL, or {fix}")

@@ -3,7 +3,7 @@
 import platform
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ class HostFacts:
     working_dir: Path
     pick_port: PickPort
     own_address: Callable[[], str]
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables, for API keys that the configuration does not set."""
 
 
 def default_host(config: Mapping[Any, Any], own_address: Callable[[], str]) -> str:

@@ -48,6 +48,7 @@ REQUIREMENTS = ValueType(
 )
 ACCESS_MODES = ("same-user", "token", "open")
 ACCESS = ValueType("one of " + ", ".join(ACCESS_MODES), lambda value: value in ACCESS_MODES)
+MAPPING = ValueType("a mapping", lambda value: isinstance(value, dict))
 ADDRESS = ValueType("a mapping with host and port", lambda value: isinstance(value, dict))
 
 
@@ -140,10 +141,15 @@ _TABLE = (
         reserved=True),
     Key("uv_cache_dir", FILLED_TEXT, "Folder for the installer's downloads.", default_note="`<cache_dir>/uv`",
         reserved=True),
-    Key("uv_venv_dir", FILLED_TEXT, "Folder for the environments of servers.", default_note="the server's folder",
-        reserved=True),
+    Key("uv_venv_dir", FILLED_TEXT, "Folder for one environment per server; by default servers share those below "
+        "`<cache_dir>/venvs`.", default_note="the working directory, without effect", reserved=True),
     Key("results_dir", FILLED_TEXT, "Folder for results.", "results", reserved=True, nullable=False),
     Key("cache_dir", FILLED_TEXT, "Folder for caches.", "cache", reserved=True, nullable=False),
+    Key("response_cache", BOOL, "Answer repeated model requests from `<cache_dir>/responses`: same request, sampling, "
+        "seed, repeat and model server.", False, reserved=True,
+        flag=Flag("--cache", command="eval run", title="servers and output")),
+    Key("prices", MAPPING, "Prices of models for the cost of a run: US dollars per million tokens, by name of the "
+        "model, as `{input: 2.0, cached_input: 0.5, output: 8.0}`.", reserved=True),
     Key("dry_run", BOOL, "Build every server's environment, construct the server and stop before serving.", False,
         reserved=True),
     Key("nemo_gym_log_dir", FILLED_TEXT, "Folder for one log file per server.", reserved=True),
@@ -176,6 +182,8 @@ _TABLE = (
     Key("max_body_bytes", POSITIVE_INT, "Longest request body or reply of a server in bytes.", 512 * 2**20),
     Key("interrupt_grace_seconds", SECONDS, "Time that rollouts in flight may take after Ctrl-C.", 30,
         flag=Flag("--grace", "SECONDS", "eval run", "servers and output", float)),
+    Key("shutdown_timeout_seconds", POSITIVE_NUMBER,
+        "Time that servers have to end: a third for requests in flight, the rest for `close` of open sessions.", 15),
     Key("global_aiohttp_connector_limit", POSITIVE_INT, "Open connections of one process.", 102400),
     Key("global_aiohttp_connector_limit_per_host", POSITIVE_INT, "Open connections of one process to one host.", 1024),
     Key("global_aiohttp_client_request_debug", BOOL, "Log every failed call in detail.", False),
@@ -200,21 +208,21 @@ KEYS: Mapping[str, Key] = MappingProxyType(_keys)
 
 DIRECTIVE_KEYS = ("_inherit_from", "_copy", "_delete_key")
 _COMMAND_KEYS = """
-    agent_name allow_partial_rollouts append artifact_fpath benchmark_name catalog_kind commit_description
+    agent_map agent_name allow_partial_rollouts append artifact_fpath benchmark_name catalog_kind commit_description
     commit_message component_name create_pr data_source dataset_name delete_from_gitlab delete_venvs_after_each_test
-    developer disable_aggregation domain fail_fast fail_on_total_and_test_mismatch force force_resume format
-    hf_collection_name hf_collection_slug hf_dataset_prefix hf_organization higher_is_better input_glob
+    developer disable_aggregation domain fail_fast fail_on_total_and_test_mismatch failed fan_out force force_resume
+    format hf_collection_name hf_collection_slug hf_dataset_prefix hf_organization higher_is_better ids input_glob
     input_jsonl_fpath json json_format judge_failed_only licensing lifecycle limit loss_on manifest_path
     materialized_inputs_jsonl_fpath max_errors max_failures max_rollout_attempts max_steps_per_rollout
-    max_tokens_per_rollout max_total_tokens merge_shards min_gap min_reward modality mode model_call_timeout_seconds
-    num_prepare_benchmark_processes num_processes num_repeats num_repeats_add_seed num_samples_in_parallel num_shards
-    onboarding_name outdated output_dirpath output_fpath output_jsonl_fpath overwrite overwrite_metrics_conflicts
-    pairs_per_task prepare_script_args prepare_timeout_seconds prompt_config query reasoning repo_id
-    resource_config_path responses_create_params resume_from_cache retry_pause_seconds reuse_existing_data_preparation
-    reuse_verifier revision reward_range rollout_collection_driver rollout_timeout_seconds rollouts_jsonl_fpath
-    scaffold_kind scaffold_name select shard_index should_download should_validate_data skills split status sync
-    sync_seconds tool_call_timeout_seconds update_expected upload_rollouts_to_wandb use_cached_prepared_benchmarks
-    verify_timeout_seconds version
+    max_tokens_per_rollout max_total_cost max_total_tokens merge_shards min_gap min_reward modality mode
+    model_call_timeout_seconds num_prepare_benchmark_processes num_processes num_repeats num_repeats_add_seed
+    num_samples_in_parallel num_shards onboarding_name outdated output_dirpath output_fpath output_jsonl_fpath overwrite
+    overwrite_metrics_conflicts pairs_per_task prepare_script_args prepare_timeout_seconds prompt_config query reasoning
+    repo_id resource_config_path responses_create_params resume_from_cache retry_pause_seconds
+    reuse_existing_data_preparation reuse_verifier revision reward_range rollout_collection_driver
+    rollout_timeout_seconds rollouts_jsonl_fpath scaffold_kind scaffold_name select shard_index should_download
+    should_validate_data shuffle shuffle_seed skills split status sync sync_seconds tasks tool_call_timeout_seconds
+    update_expected upload_rollouts_to_wandb use_cached_prepared_benchmarks verify_timeout_seconds version where
 """
 COMMAND_KEYS = frozenset(_COMMAND_KEYS.split())
 RESERVED_KEYS = (

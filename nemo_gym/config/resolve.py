@@ -20,6 +20,7 @@ from nemo_gym.config.checks import (
     referenced_names,
 )
 from nemo_gym.config.defaults import HostFacts, default_host, fill_defaults
+from nemo_gym.config.earlier_forms import adopt_earlier_forms
 from nemo_gym.config.error_locations import ErrorLocations
 from nemo_gym.config.inheritance import Expansion
 from nemo_gym.config.instances import PLACEHOLDER_MODEL, is_server_block
@@ -29,6 +30,7 @@ from nemo_gym.config.load import CONFIG_PATHS, ConfigSource, load_files, path_li
 from nemo_gym.config.omegaconf_adapter import RESOLVE_ERRORS, as_plain_value, register_resolvers
 from nemo_gym.config.overrides import apply_overrides, apply_pending, parse_overrides
 from nemo_gym.config.problems import ConfigProblem, KeyPath, dotted_path, raise_all
+from nemo_gym.config.provider_keys import adopt_provider_key
 from nemo_gym.config.secret_names import has_secret_name
 from nemo_gym.config.secret_text import forget_secrets, mask_text, remember_secrets
 from nemo_gym.config.secrets import mask_in_place, redact_text, secret_values
@@ -68,8 +70,10 @@ def resolve(request: ResolveRequest, host: HostFacts) -> ResolvedConfig:
         ConfigError: the message lists every problem of the first step that has problems.
     """
     tree, locations, warnings = merge_sources(request, host)
+    warnings += adopt_provider_key(tree, host.environ)
     _remember_secrets(tree)
     tree = expand_tree(tree, locations)
+    warnings += adopt_earlier_forms(tree, host.roots)
     config, instances, more_warnings = check_and_fill(tree, locations, request, host)
     if request.hide_secrets:
         mask_in_place(config)
@@ -175,8 +179,8 @@ def missing_values_error(paths: Sequence[KeyPath], locations: ErrorLocations | N
         location = locations.where(path) if locations else None
         lines.append(f"\n    {dotted_path(path)}" + (f"  ({location})" if location else ""))
     examples = " ".join(f"++{dotted_path(path)}=<value>" for path in paths[:3])
-    count = "a required value is" if len(paths) == 1 else f"{len(paths)} required values are"
-    return ConfigMissingValuesError(f"{count} not set (???):{''.join(lines)}", fix=examples)
+    title = "Missing mandatory value" if len(paths) == 1 else f"{len(paths)} missing mandatory values"
+    return ConfigMissingValuesError(f"{title} (???):{''.join(lines)}", fix=examples)
 
 
 def merge_dummy_models(tree: Tree) -> list[tuple[KeyPath, KeyPath]]:

@@ -174,6 +174,8 @@ class DatasetConfig(BaseModel):
     """The index of the first row to use."""
     end_idx: int | None = Field(default=None, ge=0)
     """The index after the last row to use."""
+    agent: str | None = Field(default=None, exclude_if=lambda agent: agent is None)
+    """The agent that runs the rows, if a resources server that several agents use declares the dataset."""
 
     @model_validator(mode="after")
     def check_train_validation_sets(self) -> "DatasetConfig":
@@ -219,6 +221,7 @@ class BenchmarkDatasetConfig(BaseModel):
     prepare_script: Path
     prompt_config: Path | None = None
     num_repeats: int = Field(default=1, ge=1)
+    agent: str | None = Field(default=None, exclude_if=lambda agent: agent is None)
 
 
 def _dataset_kind(value: Any) -> str:

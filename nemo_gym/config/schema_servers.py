@@ -11,30 +11,10 @@ from nemo_gym.config.omegaconf_adapter import as_dict, as_plain_value
 from nemo_gym.config.schema_cli import MaskedModel
 from nemo_gym.config.schema_datasets import AnyDatasetConfig
 from nemo_gym.keys import SERVER_TYPES
+from nemo_gym.wire.server_refs import AgentServerRef, ModelServerRef, ResourcesServerRef
 
 ServerType: TypeAlias = Literal["responses_api_models", "resources_servers", "responses_api_agents"]
 Hosting: TypeAlias = Literal["cell", "process", "venv"]
-
-
-class ModelServerRef(BaseModel):
-    """A reference to a model server by its instance id."""
-
-    type: Literal["responses_api_models"]
-    name: str
-
-
-class ResourcesServerRef(BaseModel):
-    """A reference to a resources server by its instance id."""
-
-    type: Literal["resources_servers"]
-    name: str
-
-
-class AgentServerRef(BaseModel):
-    """A reference to an agent server by its instance id."""
-
-    type: Literal["responses_api_agents"]
-    name: str
 
 
 ServerRef: TypeAlias = ModelServerRef | ResourcesServerRef | AgentServerRef

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
+from nemo_gym.config.component_imports import install_finder
 from nemo_gym.errors import ConfigPathNotFoundError
 from nemo_gym.keys import EXTRA_ROOTS_ENV_VAR
 
@@ -46,6 +47,20 @@ def component_search_roots(*, sys_path: Iterable[str] | None = None) -> list[Pat
     for root in [*extra_roots(), *middle, *last]:
         unique.setdefault(root.resolve(), root)
     return list(unique.values())
+
+
+def component_folder(kind: str, name: str, roots: Sequence[Path]) -> Path | None:
+    """Return the folder of a component in the first root that has it; one with Python files precedes one without.
+
+    A root may contain only data of a component whose code is in a later root.
+    """
+    folders = [folder for root in roots if (folder := root / kind / name).is_dir()]
+    return next((folder for folder in folders if any(folder.glob("*.py"))), next(iter(folders), None))
+
+
+def is_second_name(folder: Path) -> bool:
+    """Return whether a component folder is a link to one beside it: an earlier name, which listings leave out."""
+    return folder.is_symlink() and folder.resolve().parent == folder.parent.resolve()
 
 
 def find_file(path: str | Path, roots: Sequence[Path], subject: str = "config file") -> Path:
@@ -123,6 +138,8 @@ def _warn_of_rename(folder: Path) -> None:
 def _augment_sys_path(*, with_working_directory: bool = True) -> None:
     """Put extra roots first on `sys.path`, the working directory and the installed package last. Idempotent.
 
+    Component folders of all of them can be imported from then on.
+
     Commands leave the working directory out until they import a server folder, so that a stray module of that
     directory (`json.py`, `wandb.py`) is never imported.
     """
@@ -131,3 +148,4 @@ def _augment_sys_path(*, with_working_directory: bool = True) -> None:
     elsewhere = {*first, *last} if with_working_directory else {*first, *last, ""}  # "" is the working directory
     middle = [entry for entry in sys.path if entry not in elsewhere]
     sys.path[:] = list(dict.fromkeys([*first, *middle, *(last if with_working_directory else last[1:])]))
+    install_finder()

@@ -1,7 +1,8 @@
 """Convert content: Anthropic blocks ↔ Responses items.
 
 The `cache_control` of a block is dropped, because it is only a hint to the provider. The `is_error` of a tool result is
-dropped, because the text of the result describes the error.
+dropped, because the text of the result describes the error. Blocks of tools that run at Anthropic are dropped, and so
+are the citations of an earlier answer: they are not part of a prompt elsewhere.
 """
 
 import re
@@ -17,7 +18,6 @@ from nemo_gym.convert.json_access import (
     dump_json,
     inexpressible,
     iter_dicts,
-    optional_list_at,
     optional_text_at,
     text_at,
 )
@@ -26,6 +26,13 @@ from nemo_gym.wire.call_reply import parse_tool_arguments
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _IMAGE_FIX = f"send one of {', '.join(IMAGE_TYPES)}"
 _DATA_URL = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
+
+SERVER_BLOCKS = frozenset(
+    {"server_tool_use", "mcp_tool_use", "mcp_tool_result", "web_search_tool_result", "web_fetch_tool_result"}
+    | {"code_execution_tool_result", "bash_code_execution_tool_result", "tool_search_tool_result"}
+    | {"text_editor_code_execution_tool_result", "container_upload", "compaction"}
+)
+"""Blocks of tools that run at Anthropic; they are left out of a conversation."""
 
 UNPARSED_ARGUMENTS = "_unparsed_arguments"
 """The only key of a tool's `input` if the arguments of the function call are not a JSON object; holds their text."""
@@ -43,23 +50,18 @@ def items_from_user(content: Any, path: str) -> list[Json]:
             continue
         if not items or items[-1]["type"] != "message":
             items.append({"type": "message", "role": "user", "content": []})
-        items[-1]["content"].append(_input_part(block, kind, location))
+        items[-1]["content"] += _input_parts(block, kind, location)
     return items
 
 
-def items_from_assistant(content: Any, path: str, *, new_id: NewId, redacted: bool = False) -> list[Json]:
-    """Convert an assistant message; consecutive text blocks become one message item.
-
-    Redacted thinking is accepted only with `redacted`, which callers set for a model's reply.
-    """
+def items_from_assistant(content: Any, path: str, *, new_id: NewId) -> list[Json]:
+    """Convert an assistant message; consecutive text blocks become one message item."""
     if isinstance(content, str):
         return [output_message(content, new_id)]
     items: list[Json] = []
     for block, location in iter_dicts(content, f"{path}.content"):
         kind = text_at(block, "type", location)
         if kind == "text":
-            if optional_list_at(block, "citations", location):
-                raise inexpressible("citations", RESPONSES, location)
             message = output_message(text_at(block, "text", location), new_id)
             if items and items[-1]["type"] == "message":
                 items[-1]["content"] += message["content"]
@@ -69,10 +71,10 @@ def items_from_assistant(content: Any, path: str, *, new_id: NewId, redacted: bo
             items.append(_function_call(block, location))
         elif kind == "thinking":
             items.append(_reasoning(block, location, new_id))
-        elif kind == "redacted_thinking" and redacted:
+        elif kind == "redacted_thinking":
             data = text_at(block, "data", location)
             items.append({"type": "reasoning", "id": new_id("rs"), "summary": [], "encrypted_content": data})
-        else:
+        elif kind not in SERVER_BLOCKS:
             raise inexpressible(kind, RESPONSES, location)
     return items
 
@@ -85,7 +87,7 @@ def output_message(text: str, new_id: NewId) -> Json:
 def assistant_blocks(item: Json, kind: str, path: str) -> list[Json]:
     """Convert one item of the assistant to blocks."""
     if kind == "function_call":
-        return [_tool_use(item, path)]
+        return [tool_use_block(item, path)]
     if kind == "reasoning":
         return _thinking_blocks(item, path)
     if kind != "message":
@@ -130,20 +132,66 @@ def joined_text(content: Any, path: str) -> str:
     return "\n".join(texts)
 
 
-def _input_part(block: Json, kind: str, path: str) -> Json:
-    """Convert a text or image block to a content part."""
+def _input_parts(block: Json, kind: str, path: str) -> list[Json]:
+    """Convert a block of a user message or tool result to content parts."""
     if kind == "text":
-        return {"type": "input_text", "text": text_at(block, "text", path)}
+        return [{"type": "input_text", "text": text_at(block, "text", path)}]
     if kind == "image":
-        source = dict_at(block, "source", path)
-        if source.get("type") != "base64":
-            raise inexpressible(source.get("type"), "a model's input as an image source", path, fix="send base64 data")
-        media = text_at(source, "media_type", f"{path}.source")
-        if media not in IMAGE_TYPES:
-            raise inexpressible(media, "a model's input as an image", path, fix=_IMAGE_FIX)
-        url = f"data:{media};base64,{text_at(source, 'data', f'{path}.source')}"
-        return {"type": "input_image", "image_url": url, "detail": "auto"}
+        return [_image_part(dict_at(block, "source", path), f"{path}.source")]
+    if kind == "document":
+        return _document_parts(block, path)
+    if kind == "search_result":
+        texts = [text_at(block, "title", path), text_at(block, "source", path)]
+        return [_text_part("\n".join([*texts, joined_text(block.get("content"), f"{path}.content")]))]
+    if kind == "tool_reference":
+        return [_text_part(f"tool: {text_at(block, 'tool_name', path)}")]
     raise inexpressible(kind, RESPONSES, path)
+
+
+def _text_part(text: str) -> Json:
+    return {"type": "input_text", "text": text}
+
+
+def _image_part(source: Json, path: str) -> Json:
+    """Convert the source of an image to a content part."""
+    kind = source.get("type")
+    if kind == "url":
+        return {"type": "input_image", "image_url": text_at(source, "url", path), "detail": "auto"}
+    if kind == "file":
+        return {"type": "input_image", "file_id": text_at(source, "file_id", path), "detail": "auto"}
+    if kind != "base64":
+        raise inexpressible(kind, "a model's input as an image source", path, fix="send base64 data")
+    media = text_at(source, "media_type", path)
+    if media not in IMAGE_TYPES:
+        raise inexpressible(media, "a model's input as an image", path, fix=_IMAGE_FIX)
+    url = f"data:{media};base64,{text_at(source, 'data', path)}"
+    return {"type": "input_image", "image_url": url, "detail": "auto"}
+
+
+def _document_parts(block: Json, path: str) -> list[Json]:
+    """Convert a document to a file part, or to texts and images if it consists of them, after title and context."""
+    heading = [optional_text_at(block, key, path) for key in ("title", "context")]
+    parts = [_text_part(text) for text in heading if text]
+    source, location = dict_at(block, "source", path), f"{path}.source"
+    kind = text_at(source, "type", location)
+    name = optional_text_at(block, "title", path) or "document.pdf"
+    if kind == "text":
+        return [*parts, _text_part(text_at(source, "data", location))]
+    if kind == "base64":
+        data = f"data:{text_at(source, 'media_type', location)};base64,{text_at(source, 'data', location)}"
+        return [*parts, {"type": "input_file", "filename": name, "file_data": data}]
+    if kind == "url":
+        return [*parts, {"type": "input_file", "file_url": text_at(source, "url", location)}]
+    if kind == "file":
+        return [*parts, {"type": "input_file", "file_id": text_at(source, "file_id", location)}]
+    if kind == "content":
+        content = source.get("content")
+        if isinstance(content, str):
+            return [*parts, _text_part(content)]
+        for inner, inner_path in iter_dicts(content, f"{location}.content"):
+            parts += _input_parts(inner, text_at(inner, "type", inner_path), inner_path)
+        return parts
+    raise inexpressible(kind, "a model's input as the source of a document", location)
 
 
 def _user_block(part: Json, path: str) -> Json:
@@ -166,21 +214,21 @@ def _user_block(part: Json, path: str) -> Json:
 
 
 def _function_call_output(block: Json, path: str) -> Json:
-    """Convert a tool result block; its content becomes a list of parts if it has images, else one string."""
+    """Convert a tool result block; its content becomes one string, or a list of parts if it has more than text."""
     content = block.get("content")
-    location = f"{path}.content"
     if content is None or isinstance(content, str):
         output: Any = content or ""
-    elif any(part.get("type") == "image" for part, _ in iter_dicts(content, location)):
-        parts = iter_dicts(content, location)
-        output = [_input_part(part, text_at(part, "type", part_path), part_path) for part, part_path in parts]
     else:
-        output = joined_text(content, location)
+        output = []
+        for part, location in iter_dicts(content, f"{path}.content"):
+            output += _input_parts(part, text_at(part, "type", location), location)
+        if all(part["type"] == "input_text" for part in output):
+            output = "\n".join(part["text"] for part in output)
     return {"type": "function_call_output", "call_id": text_at(block, "tool_use_id", path), "output": output}
 
 
 def _function_call(block: Json, path: str) -> Json:
-    """Convert a tool use block to a function call item, and restore arguments that `_tool_use` put under a key."""
+    """Convert a tool use block to a function call item, and restore arguments that `tool_use_block` put under a key."""
     tool_input = dict_at(block, "input", path)
     unparsed = tool_input.get(UNPARSED_ARGUMENTS)
     is_unparsed = len(tool_input) == 1 and isinstance(unparsed, str)
@@ -190,7 +238,7 @@ def _function_call(block: Json, path: str) -> Json:
     return {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments, "status": "completed"}
 
 
-def _tool_use(item: Json, path: str) -> Json:
+def tool_use_block(item: Json, path: str) -> Json:
     """Convert a function call item to a tool use block; arguments that are not a JSON object are put under a key."""
     arguments = text_at(item, "arguments", path)
     try:
@@ -213,5 +261,5 @@ def _thinking_blocks(item: Json, path: str) -> list[Json]:
     encrypted = optional_text_at(item, "encrypted_content", path)
     if encrypted and not item.get("summary") and not item.get("content"):
         return [{"type": "redacted_thinking", "data": encrypted}]
-    text = "\n".join(reasoning_texts(item, MESSAGES, path))
+    text = "\n".join(reasoning_texts(item, path))
     return [{"type": "thinking", "thinking": text, "signature": encrypted}] if text or encrypted else []

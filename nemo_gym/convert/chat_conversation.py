@@ -1,8 +1,8 @@
 """Convert a conversation: Responses items ↔ Chat messages.
 
 To Chat, consecutive items of the assistant become one message. An item's `id` and `status`, an output text's
-`annotations` and `logprobs`, and the ciphertext of a reasoning item with readable text are dropped, because they are
-not part of a prompt; if a reasoning item has a summary and content, the summary is used. From Chat, an assistant
+`annotations` and `logprobs`, the ciphertext of a reasoning item and the items of hosted tools are dropped, because they
+are not part of a prompt; if a reasoning item has a summary and content, the summary is used. From Chat, an assistant
 message becomes reasoning, message and function call items; fields outside the Chat dialect are dropped. Reasoning
 (a thought) in the text of an assistant message is inside `<think>…</think>`.
 
@@ -28,7 +28,18 @@ from nemo_gym.convert.json_access import (
     text_at,
     token_fields_at,
 )
+from nemo_gym.convert.tool_names import function_of_custom_call
 from nemo_gym.errors import ConversionError
+
+DROPPED_ITEMS = frozenset({"additional_tools", "program", "program_output"}) | {
+    f"{tool}_{end}"
+    for tool in (
+        "apply_patch", "code_interpreter", "computer", "file_search", "image_generation", "local_shell", "mcp", "shell",
+        "tool_search", "web_search",
+    )
+    for end in ("call", "call_output", "output")
+} | {"mcp_list_tools", "mcp_approval_request", "mcp_approval_response"}  # fmt: skip
+"""Items of hosted tools, which the models behind other dialects do not have; they are left out of a conversation."""
 
 THINK_TAG_PATTERN = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 
@@ -111,7 +122,11 @@ class ChatMessages:
 def add_item(chat: ChatMessages, item: Json, path: str) -> None:
     """Add one Responses item to the Chat messages."""
     kind = item_kind(item, path)
-    if kind == "function_call_output":
+    if kind == "custom_tool_call":
+        kind, item = "function_call", function_of_custom_call(item, path)
+    if kind in DROPPED_ITEMS:
+        return
+    if kind in ("function_call_output", "custom_tool_call_output"):
         chat.flush_assistant()
         message, media = _tool_message(item, path)
         chat.messages.append(message)
@@ -125,7 +140,7 @@ def add_item(chat: ChatMessages, item: Json, path: str) -> None:
     if kind == "message":
         _add_assistant_message(chat, item, path)
     elif kind == "reasoning":
-        chat.content_buffer += wrap_in_think_tags(reasoning_texts(item, CHAT, path))
+        chat.content_buffer += wrap_in_think_tags(reasoning_texts(item, path))
     elif kind == "function_call":
         function = {"name": text_at(item, "name", path), "arguments": text_at(item, "arguments", path)}
         chat.tool_calls_buffer.append({"id": text_at(item, "call_id", path), "type": "function", "function": function})
@@ -147,15 +162,15 @@ def item_kind(item: Json, path: str) -> str:
     return kind
 
 
-def reasoning_texts(item: Json, dialect: str, path: str) -> list[str]:
-    """Return the readable texts of a reasoning item: its summary, or if that is empty its content."""
+def reasoning_texts(item: Json, path: str) -> list[str]:
+    """Return the readable texts of a reasoning item: its summary, or if that is empty its content.
+
+    Reasoning that is only encrypted has no text; only the endpoint that encrypted it can read it.
+    """
     for key in ("summary", "content"):
         parts = optional_list_at(item, key, path)
         if parts:
             return [text_at(part, "text", location) for part, location in iter_dicts(parts, f"{path}.{key}")]
-    if item.get("encrypted_content"):
-        fix = "leave reasoning items out of the input"
-        raise inexpressible("reasoning that is only encrypted", dialect, path, fix=fix)
     return []
 
 

@@ -7,6 +7,7 @@
 from typing import Any
 
 from nemo_gym.convert.anthropic_blocks import (
+    SERVER_BLOCKS,
     assistant_blocks,
     items_from_assistant,
     items_from_user,
@@ -15,6 +16,7 @@ from nemo_gym.convert.anthropic_blocks import (
     tool_result_block,
     user_blocks,
 )
+from nemo_gym.convert.anthropic_tools import function_of_typed_tool
 from nemo_gym.convert.chat_conversation import item_kind
 from nemo_gym.convert.json_access import (
     MESSAGES,
@@ -25,6 +27,7 @@ from nemo_gym.convert.json_access import (
     expect_dict,
     inexpressible,
     iter_dicts,
+    optional_dict_at,
     optional_list_at,
     optional_text_at,
     text_at,
@@ -39,7 +42,9 @@ _INCOMPLETE_REASONS = {
 }
 _COMPLETED = (None, "end_turn", "stop_sequence", "tool_use")
 _FROM_MESSAGES = {"model": "model", "max_tokens": "max_output_tokens", "temperature": "temperature", "top_p": "top_p"}
-_CONVERTED = frozenset({*_FROM_MESSAGES, "messages", "system", "tools", "tool_choice", "stream"})
+_TO_ENGINE = {"top_k": "top_k", "stop_sequences": "stop"}
+"""Options that the Responses API lacks and engines have."""
+_CONVERTED = frozenset({*_FROM_MESSAGES, "messages", "system", "tools", "tool_choice", "stream", "metadata"})
 _CHOICES = {"auto": "auto", "none": "none", "any": "required"}
 _NO_PARAMETERS: Json = {"type": "object", "properties": {}}
 
@@ -63,6 +68,14 @@ def responses_request(body: Json, *, new_id: NewId) -> Json:
         else:
             raise inexpressible(role, f"{RESPONSES} as the role of a message", path)
     return {"input": items, **params}
+
+
+def accepted_request(body: Json, *, new_id: NewId) -> tuple[Json, list[str]]:
+    """Convert a Messages request to a Responses request with options of engines; return also what is dropped."""
+    params = responses_request(body, new_id=new_id)
+    params |= {name: body[key] for key, name in _TO_ENGINE.items() if body.get(key)}
+    dropped = [key for key in options_lost_from_messages(body) if key not in _TO_ENGINE]
+    return params, [f"{key}: our models have no such option" for key in dropped]
 
 
 def message_from_response(response: Json, *, model: str, new_id: NewId) -> Json:
@@ -115,7 +128,7 @@ def messages_request(
 def response_from_message(params: Json, message: Json, *, model: str, now: int, new_id: NewId) -> Json:
     """Convert a message to the response to the Responses request `params`, whose options it repeats."""
     params, message = expect_dict(params, "request"), expect_dict(message, "message")
-    output = items_from_assistant(message.get("content"), "message", new_id=new_id, redacted=True)
+    output = items_from_assistant(message.get("content"), "message", new_id=new_id)
     stop = message.get("stop_reason")
     if stop not in _COMPLETED and (not isinstance(stop, str) or stop not in _INCOMPLETE_REASONS):
         raise inexpressible(stop, f"{RESPONSES} as the end of an answer", "stop_reason")
@@ -194,9 +207,13 @@ def _stop_reason(response: Json, content: list[Json], has_refusal: bool) -> str:
 def options_from_messages(body: Json) -> Json:
     """Convert the options of a Messages request to those of a Responses request."""
     params = {name: body[key] for key, name in _FROM_MESSAGES.items() if body.get(key) is not None}
+    if isinstance(body.get("metadata"), dict) and body["metadata"].get("user_id") is not None:
+        params["user"] = str(body["metadata"]["user_id"])
+    _output_from_messages(body, params)
     tools = optional_list_at(body, "tools", "request")
-    if tools:
-        params["tools"] = [_tool_from_messages(tool, path) for tool, path in iter_dicts(tools, "tools")]
+    functions = [_tool_from_messages(tool, path) for tool, path in iter_dicts(tools, "tools")]
+    if any(functions):
+        params["tools"] = [function for function in functions if function is not None]
     if body.get("tool_choice") is not None:
         choice = dict_at(body, "tool_choice", "request")
         params["tool_choice"] = _choice_from_messages(choice)
@@ -224,8 +241,30 @@ def options_to_messages(params: Json) -> Json:
 
 
 def options_lost_from_messages(body: Json) -> list[str]:
-    """Return the options of a Messages request that are dropped, because Responses has no counterpart."""
-    return [key for key, value in body.items() if key not in _CONVERTED and value not in (None, [], {})]
+    """Return the options, tools and blocks of a Messages request that are dropped: Responses has no counterpart."""
+    dropped = [key for key, value in body.items() if key not in _CONVERTED and value not in (None, [], {})]
+    if isinstance(body.get("output_config"), dict) and body["output_config"].keys() <= {"format", "effort"}:
+        dropped.remove("output_config")
+    if body.get("thinking") == {"type": "disabled"}:
+        dropped.remove("thinking")
+    for index, tool in enumerate(body.get("tools") or []):
+        if isinstance(tool, dict) and tool.get("type") and _tool_from_messages(tool, f"tools[{index}]") is None:
+            dropped.append(f"tools: {tool['type']}")
+    contents = [message.get("content") for message in body.get("messages") or []]
+    blocks = [block for content in contents if isinstance(content, list) for block in content]
+    kinds = dict.fromkeys(block.get("type") for block in blocks)
+    return dropped + [f"messages: {kind}" for kind in kinds if kind in SERVER_BLOCKS]
+
+
+def _output_from_messages(body: Json, params: Json) -> None:
+    """Add the output format and the effort of a Messages request to the options of a Responses request."""
+    config = optional_dict_at(body, "output_config", "request")
+    if config.get("format") is not None:
+        output_format = dict_at(config, "format", "output_config")
+        schema = dict_at(output_format, "schema", "output_config.format")
+        params["text"] = {"format": {"type": "json_schema", "name": "output", "schema": schema, "strict": True}}
+    if config.get("effort") is not None:
+        params["reasoning"] = {"effort": text_at(config, "effort", "output_config")}
 
 
 def options_lost_in_messages(params: Json) -> list[str]:
@@ -261,10 +300,10 @@ def _text_to_messages(params: Json, options: Json) -> None:
         raise inexpressible(kind, f"{MESSAGES} as an output format", "text.format", fix="give a json_schema")
 
 
-def _tool_from_messages(tool: Json, path: str) -> Json:
-    """Convert a tool with an input schema to a function tool."""
+def _tool_from_messages(tool: Json, path: str) -> Json | None:
+    """Convert a tool to a function tool; None for a tool that runs at Anthropic."""
     if tool.get("type") not in (None, "custom"):
-        raise inexpressible(tool["type"], f"{RESPONSES} as a tool", path, fix="give tools with an input_schema only")
+        return function_of_typed_tool(tool, path)
     function: Json = {"type": "function", "name": text_at(tool, "name", path)}
     if tool.get("description") is not None:
         function["description"] = text_at(tool, "description", path)

@@ -7,6 +7,7 @@ conversation raises `ConversionError` with the JSON path (tests/convert/test_res
 from typing import Any
 
 from nemo_gym.convert.chat_conversation import (
+    DROPPED_ITEMS,
     ChatMessages,
     SplitThoughts,
     add_item,
@@ -31,6 +32,7 @@ from nemo_gym.convert.json_access import (
     optional_text_at,
     text_at,
 )
+from nemo_gym.convert.tool_names import custom_call_item, custom_tool_names, function_of_custom_tool
 from nemo_gym.convert.usage import usage_from_chat
 from nemo_gym.errors import ConversionError
 from nemo_gym.wire.responses import CONTEXT_LENGTH, NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
@@ -46,7 +48,7 @@ _INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content
 
 LOGPROBS_INCLUDE = "message.output_text.logprobs"
 
-_NEEDS_SERVER_STATE = ("background", "previous_response_id", "prompt")
+_NEEDS_SERVER_STATE = ("background", "conversation", "previous_response_id", "prompt")
 """Responses options that need a server with state. They raise an error; dropping them would change the request."""
 
 _CHAT_ONLY: dict[str, tuple[Any, ...]] = {
@@ -58,12 +60,13 @@ _CHAT_ONLY: dict[str, tuple[Any, ...]] = {
 
 _CONVERTED_FROM_RESPONSES = frozenset(
     {*_NEEDS_SERVER_STATE, "include", "input", "instructions", "max_output_tokens", "max_tool_calls", "reasoning"}
-    | {"text", "tool_choice", "tools", "top_logprobs", "truncation"}
+    | {"context_management", "text", "tool_choice", "tools", "top_logprobs", "truncation"}
 )
 _SAME_IN_BOTH = frozenset(
     {"metadata", "model", "parallel_tool_calls", "service_tier", "store", "stream", "temperature", "top_p", "user"}
+    | {"prompt_cache_key", "prompt_cache_retention", "safety_identifier"}
 )
-_CHAT_HINTS = ("prompt_cache_key", "safety_identifier", "stream_options")
+_CHAT_HINTS = ("stream_options",)
 _CONVERTED_FROM_CHAT = frozenset(
     {*_CHAT_HINTS, "logprobs", "max_completion_tokens", "max_tokens", "messages", "reasoning_effort"}
     | {"response_format", "tool_choice", "tools", "top_logprobs", "verbosity"}
@@ -121,6 +124,9 @@ def response_from_completion(
     message = dict_at(choice, "message", "choices[0]")
     path = "choices[0].message"
     output = assistant_items(message, path, new_id=new_id, split_thoughts=split_thoughts, with_tokens=with_tokens)
+    custom_tools = custom_tool_names(params)
+    if custom_tools:
+        output = [custom_call_item(item) if item.get("name") in custom_tools else item for item in output]
     if LOGPROBS_INCLUDE in optional_list_at(params, "include", "request"):
         _add_logprobs(output, choice, message)
     finish = choice.get("finish_reason")
@@ -237,30 +243,50 @@ def reject_server_state(params: Json, dialect: str) -> None:
 
 
 def function_tools(params: Json, dialect: str) -> list[tuple[Json, str]]:
-    """Return the tools of a Responses request, with their JSON paths.
+    """Return the functions and custom tools of a Responses request as functions, with their JSON paths.
+
+    Hosted tools are left out: they run at a provider, and other endpoints do not have them.
 
     Raises:
-        ConversionError: a tool is not a function or has no name, or a tool call is required but there are no tools.
+        ConversionError: a tool has no name or is a namespace, or a tool call is required but there are no tools.
     """
-    tools = list(iter_dicts(optional_list_at(params, "tools", "request"), "tools"))
-    for tool, path in tools:
+    tools: list[tuple[Json, str]] = []
+    for tool, path in iter_dicts(optional_list_at(params, "tools", "request"), "tools"):
         kind = text_at(tool, "type", path)
-        if kind != "function":
-            raise inexpressible(f"{kind} tool", dialect, path, fix="give function tools only")
-        text_at(tool, "name", path)  # raises if there is no name
+        if kind == "function":
+            text_at(tool, "name", path)  # raises if there is no name
+            tools.append((tool, path))
+        elif kind == "custom":
+            tools.append((function_of_custom_tool(tool, path), path))
+        elif kind == "namespace":
+            raise inexpressible("a namespace of tools", dialect, path, fix="give the tools in one flat list")
     if not tools and params.get("tool_choice") not in (None, "auto", "none"):
         raise ConversionError("a tool call is required but there are no tools", where="tool_choice", fix="give tools")
     return tools
 
 
 def options_lost_in_chat(params: Json) -> list[str]:
-    """Return the options of a Responses request that are dropped, because Chat has no counterpart."""
-    dropped = [key for key in ("max_tool_calls",) if params.get(key) is not None]
+    """Return the options, tools and items of a Responses request that are dropped: Chat has no counterpart."""
+    dropped = [key for key in ("max_tool_calls", "context_management") if params.get(key) is not None]
+    kinds = [tool.get("type") for tool in params.get("tools") or []]
+    dropped += [f"tools: {kind}" for kind in dict.fromkeys(kinds) if kind not in ("function", "custom", "namespace")]
+    items = params.get("input")
+    dropped += dict.fromkeys(
+        f"input: {item['type']}" for item in (items if isinstance(items, list) else ()) if _is_dropped(item)
+    )
     if params.get("truncation") not in (None, "disabled"):
         dropped.append("truncation")
     dropped += [f"include: {entry}" for entry in params.get("include") or [] if entry != LOGPROBS_INCLUDE]
     reasoning = params.get("reasoning") or {}
     return dropped + [f"reasoning.{key}" for key in reasoning if key != "effort" and reasoning[key] is not None]
+
+
+def _is_dropped(item: Json) -> bool:
+    """Return whether an item has no place in a Chat conversation: of a hosted tool, or encrypted reasoning."""
+    kind = item.get("type")
+    if kind == "reasoning":
+        return bool(item.get("encrypted_content")) and not item.get("summary") and not item.get("content")
+    return kind in DROPPED_ITEMS
 
 
 def options_lost_in_responses(chat: Json) -> list[str]:
@@ -360,8 +386,8 @@ def _choice_to_chat(choice: Any) -> Any:
         return choice
     choice = expect_dict(choice, "tool_choice")
     kind = text_at(choice, "type", "tool_choice")
-    if kind == "function":
-        return {"type": kind, kind: {"name": text_at(choice, "name", "tool_choice")}}
+    if kind in ("function", "custom"):
+        return {"type": "function", "function": {"name": text_at(choice, "name", "tool_choice")}}
     if kind == "allowed_tools":
         names = [_function_name(tool, path) for tool, path in iter_dicts(choice.get("tools"), "tool_choice.tools")]
         allowed = [{"type": "function", "function": {"name": name}} for name in names]
@@ -387,6 +413,6 @@ def _choice_from_chat(choice: Any) -> Any:
 
 
 def _function_name(tool: Json, path: str) -> str:
-    if tool.get("type", "function") != "function":
+    if tool.get("type", "function") not in ("function", "custom"):
         raise inexpressible(tool["type"], f"{CHAT} as a tool_choice", path)
     return text_at(tool, "name", path)

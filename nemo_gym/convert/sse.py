@@ -12,12 +12,17 @@ from nemo_gym.errors import ConversionError
 DONE = b"data: [DONE]\n\n"
 
 
+_LINE_SEPARATORS = tuple((char.encode(), b"\\u%04x" % ord(char)) for char in "\u0085\u2028\u2029")
+
+
 def encode(payload: Any, event: str | None = None) -> bytes:
     """Encode one event."""
     try:
         text = orjson.dumps(payload)
     except TypeError:  # orjson cannot write huge integers and lone surrogates
         text = _slow_dumps(payload)
+    for separator, escape in _LINE_SEPARATORS:  # some clients end a line there
+        text = text.replace(separator, escape)
     name = f"event: {event}\n".encode() if event else b""
     return name + b"data: " + text + b"\n\n"
 
@@ -34,19 +39,40 @@ def decode(stream: bytes) -> Iterator[Json]:
     Raises:
         ConversionError: a payload is not a JSON object, or the stream ends inside an event.
     """
-    data: list[bytes] = []
-    number = 0
-    for raw_line in stream.split(b"\n"):
-        line = raw_line.removesuffix(b"\r")
-        if line.startswith(b"data:"):
-            data.append(line[5:].removeprefix(b" "))
-        elif not line and data:
-            payload, data = b"\n".join(data), []
-            if payload.strip() != b"[DONE]":
-                yield _parse_payload(payload, f"event {number}")
-            number += 1
-    if data and b"\n".join(data).strip() != b"[DONE]":
-        raise ConversionError("the stream ends inside an event", where=f"event {number}")
+    decoder = StreamDecoder()
+    yield from decoder.feed(stream + b"\n")
+    decoder.check_end()
+
+
+class StreamDecoder:
+    """Decodes a stream that arrives in pieces."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._data: list[bytes] = []
+        self._number = 0
+
+    def feed(self, piece: bytes) -> Iterator[Json]:
+        """Yield the JSON payloads of the events that `piece` completes; skip `[DONE]` and comments.
+
+        Raises:
+            ConversionError: a payload is not a JSON object.
+        """
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        for raw_line in lines:
+            line = raw_line.removesuffix(b"\r")
+            if line.startswith(b"data:"):
+                self._data.append(line[5:].removeprefix(b" "))
+            elif not line and self._data:
+                payload, self._data = b"\n".join(self._data), []
+                if payload.strip() != b"[DONE]":
+                    yield _parse_payload(payload, f"event {self._number}")
+                self._number += 1
+
+    def check_end(self) -> None:
+        """Raise `ConversionError` if the stream ends inside an event."""
+        if self._data and b"\n".join(self._data).strip() != b"[DONE]":
+            raise ConversionError("the stream ends inside an event", where=f"event {self._number}")
 
 
 def _parse_payload(payload: bytes, path: str) -> Json:

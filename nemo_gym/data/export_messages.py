@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import orjson
 
-from nemo_gym.convert.chat_conversation import lead_with_instructions, parse_think_tags, text_content
+from nemo_gym.convert.chat_conversation import DROPPED_ITEMS, lead_with_instructions, parse_think_tags, text_content
 from nemo_gym.convert.responses_chat import chat_messages, options_to_chat
 from nemo_gym.errors import ConversionError
 from nemo_gym.keys import RESPONSE_KEY_NAME as RESPONSE
@@ -65,7 +65,7 @@ def read_conversation(record: Mapping[str, Any], style: MessageStyle = DEFAULT_S
         ConversionError: the rollout has content that this format cannot express, or no message of the model.
     """
     request, response = _read_object(record, PARAMS), _read_object(record, RESPONSE)
-    prompt, output = _request_messages(request), chat_messages(response.get("output"))
+    prompt, output = _request_messages(request), _chat_messages(response.get("output"))
     messages = _convert_messages([*prompt, *output], style)
     completion = messages[len(prompt) :]
     if not any(message["role"] == ASSISTANT for message in completion):
@@ -84,8 +84,16 @@ def prompt_messages(record: Mapping[str, Any], style: MessageStyle) -> list[Mess
 
 def _request_messages(request: Mapping[str, Any]) -> list[Message]:
     """Return the chat messages of a request, with its instructions first."""
-    messages = chat_messages(request.get("input"))
+    messages = _chat_messages(request.get("input"))
     return lead_with_instructions(messages, str(request["instructions"])) if request.get("instructions") else messages
+
+
+def _chat_messages(items: Any) -> list[Message]:
+    """Convert items to chat messages. Unlike a model server, refuse items of hosted tools: a reader would miss them."""
+    for item in items if isinstance(items, list) else ():
+        if isinstance(item, Mapping) and item.get("type") in DROPPED_ITEMS:
+            raise ConversionError(f"a conversation in text has no place for an item of type '{item['type']}'")
+    return chat_messages(items)
 
 
 def chat_tools(record: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ class ExportDatasetConfig(BaseNeMoGymCLIConfig):
     output_fpath: str = Field(description="The file to write, ending in .jsonl or .parquet.")
     format: ExportFormat = Field(description="sft, dpo, rl or samples.")
     select: Literal["best", "above"] = Field(
-        default="best", description="SFT: the best rollout of each task, or all above min_reward."
+        default="best", description="SFT: the best rollout of each task, or all with at least min_reward (above)."
     )
     min_reward: float | None = Field(default=None, description="SFT: lowest reward; default: more than 0.")
     min_gap: float | None = Field(

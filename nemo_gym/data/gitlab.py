@@ -153,11 +153,12 @@ def versions_to_delete(registry: "Registry", name: str) -> list[str]:
     return registry.versions(name)
 
 
-def refuse_pull_request(config: BaseUploadJsonlDatasetHuggingFaceConfig) -> None:
-    """Raise ConfigError if a migration would publish in a pull request: closing that would lose the only copy."""
-    if config.create_pr or (config.revision or "").startswith("refs/pr/"):
-        problem = "a dataset that is only in a pull request on the Hub cannot be deleted from GitLab"
-        fix = "gym dataset upload --create-pr; after merging, run this command without --create-pr and --revision"
+def refuse_other_branch(config: BaseUploadJsonlDatasetHuggingFaceConfig) -> None:
+    """Raise ConfigError if a migration would publish outside the main branch: deleting a branch loses the only copy."""
+    if config.create_pr or config.revision not in (None, "main"):
+        place = "in a pull request" if config.create_pr else f"on the branch {config.revision}"
+        problem = f"a dataset that is only {place} on the Hub cannot be deleted from GitLab"
+        fix = "gym dataset upload; after merging, run this command without --create-pr and --revision"
         raise ConfigError(problem, fix=fix)
 
 
@@ -167,10 +168,10 @@ def migrate_to_hub(
     """Publish a local file on the Hub, verify it there, then delete the dataset of that name, not copied, from GitLab.
 
     Raises:
-        ConfigError: the file or the configuration cannot be used, or the file would be published in a pull request.
+        ConfigError: the file or configuration cannot be used, or the file would not be published on the main branch.
         RegistryError: a registry rejected a request; the dataset in GitLab has not been deleted.
     """
-    refuse_pull_request(config)
+    refuse_other_branch(config)
     name = dataset_name_of(config)
     versions_to_delete(registry, name)  # raises if the dataset does not exist
     published = hub.upload(config, meter=meter)

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from nemo_gym.catalog.rows import parse_row, row_line
+from nemo_gym.config.dataset_agents import resolve_dataset_agent
+from nemo_gym.config.instances import read_instance
+from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config.schema_datasets import BenchmarkDatasetConfig, DatasetConfig
 from nemo_gym.config.schema_servers import ServerInstanceConfig
 from nemo_gym.config.search_roots import _resolve_under_cwd_or_install
 from nemo_gym.data import gitlab, hub
 from nemo_gym.data.prompt import find_prompt_config, load_prompt_config
 from nemo_gym.errors import ConfigError, GymError
-from nemo_gym.keys import AGENT_REF_KEY_NAME, AGENTS
+from nemo_gym.keys import AGENT_REF_KEY_NAME, AGENTS, RESOURCES
 
 Mode: TypeAlias = Literal["train_preparation", "example_validation"]
 Storage: TypeAlias = Literal["gitlab", "huggingface"]
@@ -80,21 +83,26 @@ class RegistryAccess:
 
 
 def find_sources(instances: Iterable[ServerInstanceConfig], mode: Mode) -> list[DatasetSource]:
-    """List the datasets of agents whose type belongs to `mode`, by type and then in the order of the configuration.
+    """List the datasets of agents and resources servers whose type belongs to `mode`, by type, then as configured.
 
     Raises:
         ConfigError: no agent has such a dataset, or the prompt of a benchmark is invalid.
     """
     sources: list[DatasetSource] = []
     types: list[str] = []
-    for instance in instances:
-        if instance.SERVER_TYPE != AGENTS:
+    servers = [
+        (instance, read_instance(instance.name, as_dict(instance.server_type_config_dict))) for instance in instances
+    ]
+    blocks = [block for _, block in servers if block is not None]
+    for instance, _ in servers:
+        if instance.SERVER_TYPE not in (AGENTS, RESOURCES):
             continue
         for config in instance.datasets or []:
             types.append(config.type)
             if config.type in TYPES_OF_MODE[mode]:
                 path = _resolve_under_cwd_or_install(config.jsonl_fpath)
-                sources.append(DatasetSource(instance.name, config, path, path.stem))
+                agent = resolve_dataset_agent(blocks, instance.name, config.agent)
+                sources.append(DatasetSource(agent, config, path, path.stem))
     if not sources:
         existing = ", ".join(dict.fromkeys(types)) or "none"
         problem = f"no agent has a dataset of type {' or '.join(TYPES_OF_MODE[mode])} (existing types: {existing})"

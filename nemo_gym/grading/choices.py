@@ -56,7 +56,16 @@ _END_OF_CHOICE = ("", ".", ",", ":", ";", ")", "]", "!", "-", "(", "\\")
 _SEVERAL = "several options are named"
 NO_OPTION = "no option is named"
 """The `NoAnswer.reason` for a text that chooses none of the options."""
-_NEGATION = re.compile(r"\s*(?:is|are|was|seems?|looks?)?\s*(?:not|n't|wrong|incorrect|false)\b", re.IGNORECASE)
+_NEGATION = re.compile(
+    r"\s*(?:is|are|was|seems?|looks?)?\s*(?:not|n't|wrong|incorrect|false)\b"
+    r"|\s*(?:is|was|seems?|looks?)\b[^.;\n]{0,40}\b(?:but|yet|although|though|however)\b[^.;\n]{0,40}"
+    r"\b(?:not|n't|wrong|incorrect|false)\b"
+    r"|\s*\?+\s*(?:no|nope|not|wait)\b",
+    re.IGNORECASE,
+)
+_JOINING_WORDS = (
+    r"\band(?:/or)?\b|\bor(?:,?\s(?:not|maybe|possibly|perhaps|even))?\b|\b(?:alternatively|maybe|perhaps|possibly)\b,?"
+)
 
 
 class _Patterns(NamedTuple):
@@ -73,11 +82,11 @@ def _patterns(options: tuple[str, ...]) -> _Patterns:
     """Compile the patterns for a set of options."""
     keys = "".join(re.escape(option) for option in options)
     option = re.compile(rf"[\[(]?\s?(?P<key>[{keys}])(?![^\W_])(?!'[a-z])(?:\s?[\])])?", re.IGNORECASE)
-    other_option = rf"\s*(?:option\s|choice\s|also\s)?[*_`$]{{0,3}}[\[(]?\s?(?P<key%d>[{keys}])(?![^\W_])(?!'[a-z])"
+    other_option = rf"\s*(?:option\s|choice\s|also\s)?[*_`$\"']{{0,3}}[\[(]?\s?(?P<key%d>[{keys}])(?![^\W_])(?!'[a-z])"
     next_option = re.compile(
-        r"[*_`$]{0,3}\s*(?:"
-        rf"(?:,\s*(?:and|or)\b|/|&|\+|\||\band(?:/or)?\b|\bor(?: not| maybe| possibly)?\b){other_option % 1}"
-        rf"|[,;]{other_option % 2}(?=\W*$|[*_`$)\]]*\s*(?:[,;/&.)]|(?:and|or|are|both)\b))"
+        r"[*_`$\"']{0,3}\s*(?:"
+        rf"(?:/|&|\+|\||[,;([]?\s*(?:{_JOINING_WORDS})){other_option % 1}"
+        rf"|(?:[,;~-]|\.{{2,3}}){other_option % 2}(?=\W*$|[*_`$)\]]*\s*(?:[,;/&.)]|(?:and|or|are|both)\b))"
         r")",
         re.IGNORECASE,
     )
@@ -256,7 +265,7 @@ def _parse_statement(text: str, start: int, keys: tuple[str, ...], texts: Mappin
         line = line[leading.end() :].lstrip(_DECORATION)
     line = line.lstrip(_DECORATION + "\\")
     begin = start + len(rest) - len(line)
-    line = line.split("\n", 1)[0]
+    line, _, following = line.partition("\n")
     match = _patterns(keys).option.match(line)
     if match is None:
         by_text = _by_text(line.strip(_DECORATION + "."), texts)
@@ -266,7 +275,9 @@ def _parse_statement(text: str, start: int, keys: tuple[str, ...], texts: Mappin
         return _Statement(None, (begin, begin + 1), "an option that is not offered") if is_other else None
     span = (begin + match.start("key"), begin + match.end("key"))
     after = line[match.end() :]
-    if _names_another(after, match["key"], keys):
+    next_line = _line_option(following.strip().partition("\n")[0], keys)
+    is_list = not after.strip(_DECORATION + ".,)") and next_line not in (None, (_key(match["key"], keys), False))
+    if _names_another(after, match["key"], keys) or (is_list and next_line and not next_line[1]):
         return _Statement(None, span, _SEVERAL)
     after = after.lstrip("*_`$\"'}")
     if _NEGATION.match(after):

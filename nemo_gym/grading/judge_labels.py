@@ -51,7 +51,8 @@ _OWN_LABEL = re.compile(r"\A\W*(?:(?:my|the|our|final|correct|overall)\s)*label(
 
 _DOUBT = re.compile(
     r"\b(?:not|never|cannot|differ\w*|distinct|unequal|wrong|false|incorrect|unlike|wait|actually|but|however|although"
-    r"|instead|labels?|verdict|would|could|mention\w*|quot\w+|tells?|asks?|wants?|demands?|instruct\w*)\b|n['’]t\b",
+    r"|instead|labels?|verdict|would|could|mention\w*|quot\w+|tells?|asks?|wants?|demands?|instruct\w*|said|says"
+    r"|claim\w*|nope|no(?!\s(?:difference|discrepanc|change|error|issue|doubt)))\b|n['’]t\b",
     re.IGNORECASE,
 )
 """Words after a label that may take it back."""

@@ -5,12 +5,16 @@ an error of the schema, because `jsonschema` would ignore it.
 """
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from fractions import Fraction
 from functools import cache
 from itertools import islice
 from typing import Any, TypeAlias
+
+from nemo_gym.grading import patterns
+from nemo_gym.grading.patterns import PatternTooSlow, UnusablePattern
 
 Schema: TypeAlias = dict[str, Any] | bool
 Check: TypeAlias = Callable[[Any, Any, Any, dict[str, Any]], Iterator[Any]]
@@ -21,6 +25,8 @@ MAX_STEPS = 2_000_000
 """Maximum number of keywords evaluated for one value; bounds recursive schemas."""
 MAX_PATTERN_INPUT = 10_000
 """Maximum length of strings matched against a `pattern`, which may backtrack."""
+MAX_PATTERN_SECONDS = 1.0
+"""Processor time for all patterns of one value."""
 
 # Keywords by their value: a schema, a list of schemas, schemas by name, other values, values that nothing checks.
 _SCHEMA = {"items", "additionalProperties", "not", "propertyNames", "contains"}
@@ -38,6 +44,8 @@ _ANNOTATIONS = {
 _KEYWORDS = _SCHEMA | _SCHEMA_LISTS | _SCHEMA_MAPS | _VALUES | _ANNOTATIONS
 
 _steps: ContextVar[Iterator[int]] = ContextVar("schema_steps")
+_pattern_seconds: ContextVar[list[float]] = ContextVar("schema_pattern_seconds")
+"""The processor time that is left for patterns, as the only item."""
 
 
 class _WorkLimitExceeded(Exception):
@@ -81,14 +89,9 @@ def _keyword_problems(schema: Any, path: str) -> Iterator[str]:
     if not isinstance(schema, dict):
         return
     for key, value in schema.items():
-        if key not in _KEYWORDS and not key.startswith("x-"):
-            yield f"{path}: unknown keyword '{key}'"
-        elif key == "$ref" and not value.startswith("#"):
-            yield f"{path}/$ref: a reference outside the schema"
-        elif key == "enum" and not value:
-            yield f"{path}/enum: an empty list"
-        elif isinstance(value, float) and not math.isfinite(value):
-            yield f"{path}/{key}: not a finite number"
+        problem = _keyword_problem(key, value)
+        if problem is not None:
+            yield f"{path}{problem}"
         elif key in _SCHEMA:
             yield from _keyword_problems(value, f"{path}/{key}")
         elif key in _SCHEMA_LISTS:
@@ -97,6 +100,24 @@ def _keyword_problems(schema: Any, path: str) -> Iterator[str]:
         elif key in _SCHEMA_MAPS:
             for name, item in value.items():
                 yield from _keyword_problems(item, f"{path}/{key}/{name}")
+
+
+def _keyword_problem(key: str, value: Any) -> str | None:
+    """Return the problem of a keyword and its value, after their path; None without one."""
+    if key not in _KEYWORDS and not key.startswith("x-"):
+        return f": unknown keyword '{key}'"
+    if key == "$ref" and not value.startswith("#"):
+        return "/$ref: a reference outside the schema"
+    if key == "enum" and not value:
+        return "/enum: an empty list"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"/{key}: not a finite number"
+    try:
+        for pattern in [value] if key == "pattern" else value if key == "patternProperties" else ():
+            patterns.compile_pattern(pattern)
+    except UnusablePattern as unusable:
+        return f"/{key}: {unusable}"
+    return None
 
 
 def find_violations(value: Any, schema: Schema) -> list[str]:
@@ -108,6 +129,7 @@ def find_violations(value: Any, schema: Schema) -> list[str]:
     from referencing.exceptions import Unresolvable
 
     token = _steps.set(iter(range(MAX_STEPS)))
+    _pattern_seconds.set([MAX_PATTERN_SECONDS])
     try:
         # An empty registry, because the default one fetches references from the network.
         errors = _validator_class()(schema, registry=Registry()).iter_errors(value)
@@ -116,6 +138,10 @@ def find_violations(value: Any, schema: Schema) -> list[str]:
         return ["$: the schema refers to itself without end"]
     except _WorkLimitExceeded:
         return [f"$: not decided within {MAX_STEPS:,} steps"]
+    except PatternTooSlow:
+        return [f"$: the patterns are not decided within {MAX_PATTERN_SECONDS:g} s"]
+    except UnusablePattern as problem:
+        return [f"$: {problem}"]
     except Unresolvable as problem:
         return [f"$: the schema has no part {problem.ref!r}"]
     finally:
@@ -135,8 +161,8 @@ def _validator_class() -> Any:
 
     checks = dict(Draft202012Validator.VALIDATORS)
     checks |= {"multipleOf": _check_multiple, "uniqueItems": _check_unique}
-    for name in ("pattern", "patternProperties", "additionalProperties"):
-        checks[name] = _with_bounded_input(checks[name])
+    checks |= {"pattern": _check_pattern, "patternProperties": _check_pattern_properties}
+    checks["additionalProperties"] = _without_patterns(checks["additionalProperties"])
     return extend(Draft202012Validator, {name: _with_counted_steps(check) for name, check in checks.items()})
 
 
@@ -151,19 +177,55 @@ def _with_counted_steps(check: Check) -> Check:
     return counted_check
 
 
-def _with_bounded_input(check: Check) -> Check:
-    """Wrap a check with patterns so that it rejects long strings and long names instead of matching them."""
+def _has_match(pattern: str, text: str) -> bool:
+    """Return whether a pattern matches a text, within the time that is left for this value."""
+    left = _pattern_seconds.get()
+    start = time.process_time()
+    try:
+        return patterns.has_match(pattern, text, max(0.001, left[0]))
+    finally:
+        left[0] -= time.process_time() - start
 
-    def bounded_check(validator: Any, keyword_value: Any, value: Any, schema: dict[str, Any]) -> Iterator[Any]:
-        # `pattern` has a string as its value; `additionalProperties` uses the patterns of `patternProperties`.
-        uses_pattern = isinstance(keyword_value, str) or "patternProperties" in schema
-        texts = value if isinstance(value, dict) else [value]
-        if uses_pattern and any(isinstance(text, str) and len(text) > MAX_PATTERN_INPUT for text in texts):
-            yield _violation(f"longer than {MAX_PATTERN_INPUT:,} characters, too long for a pattern")
-        else:
-            yield from check(validator, keyword_value, value, schema) or ()
 
-    return bounded_check
+def _check_pattern(validator: Any, pattern: str, value: Any, _schema: dict[str, Any]) -> Iterator[Any]:
+    """Check `pattern` with bounded work; a long string is a violation."""
+    if not validator.is_type(value, "string"):
+        return
+    if len(value) > MAX_PATTERN_INPUT:
+        yield _violation(f"longer than {MAX_PATTERN_INPUT:,} characters, too long for a pattern")
+    elif not _has_match(pattern, value):
+        yield _violation(f"{value!r} does not match {pattern!r}")
+
+
+def _check_pattern_properties(
+    validator: Any, schemas: dict[str, Any], value: Any, _schema: dict[str, Any]
+) -> Iterator[Any]:
+    """Check `patternProperties` with bounded work; a long name is a violation."""
+    if not validator.is_type(value, "object"):
+        return
+    if any(len(name) > MAX_PATTERN_INPUT for name in value):
+        yield _violation(f"longer than {MAX_PATTERN_INPUT:,} characters, too long for a pattern")
+        return
+    for pattern, schema in schemas.items():
+        for name, item in value.items():
+            if _has_match(pattern, name):
+                yield from validator.descend(item, schema, path=name, schema_path=pattern)
+
+
+def _without_patterns(check: Check) -> Check:
+    """Wrap `additionalProperties`: names that match `patternProperties` are passed to it as ordinary properties."""
+
+    def check_names(validator: Any, keyword_value: Any, value: Any, schema: dict[str, Any]) -> Iterator[Any]:
+        expressions = schema.get("patternProperties", {})
+        if not expressions or not validator.is_type(value, "object"):
+            return check(validator, keyword_value, value, schema) or iter(())
+        if any(len(name) > MAX_PATTERN_INPUT for name in value):
+            return iter(())  # a violation of `patternProperties`
+        names = [name for name in value if any(_has_match(pattern, name) for pattern in expressions)]
+        properties = {**schema.get("properties", {}), **dict.fromkeys(names, True)}
+        return check(validator, keyword_value, value, {"properties": properties}) or iter(())
+
+    return check_names
 
 
 def _check_multiple(validator: Any, step: float, value: Any, _schema: dict[str, Any]) -> Iterator[Any]:

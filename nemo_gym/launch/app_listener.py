@@ -95,5 +95,4 @@ async def close_listeners(listeners: list[AppListener], grace: float) -> None:
     except TimeoutError:
         busy = sum(not listener.is_idle for listener in listeners)
         logger.warning("%d servers still have open connections and are shut down", busy)
-    for listener in listeners:
-        await listener.close()
+    await asyncio.gather(*(listener.close() for listener in listeners))

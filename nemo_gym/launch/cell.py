@@ -2,7 +2,6 @@
 
 import asyncio
 import importlib
-import importlib.util
 import os
 import signal
 import socket
@@ -10,19 +9,20 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import uvloop
 from omegaconf import DictConfig
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from nemo_gym.config.search_roots import _augment_sys_path, component_search_roots
+from nemo_gym.config.component_imports import first_on_path
+from nemo_gym.config.keys import value_of
+from nemo_gym.config.search_roots import _augment_sys_path
 from nemo_gym.errors import ConfigError
 from nemo_gym.keys import SESSION_ID_KEY
 from nemo_gym.launch.app_listener import AppListener, close_listeners
 from nemo_gym.launch.hosted_instances import Instance
-from nemo_gym.serve import gc_tuning, webserver
+from nemo_gym.serve import gc_tuning, rollout_budgets, webserver
 from nemo_gym.serve.addresses import adopt_run_token
 from nemo_gym.serve.blocked_loop import LoopWatch
 from nemo_gym.serve.cancellation import CANCELLED_ROLLOUTS, cancel_here, set_other_cells
@@ -40,27 +40,13 @@ from nemo_gym.transport import http_sessions, in_process
 from nemo_gym.transport.cell_link import WAITING_CALLS, CellLink, CellListener, RemoteInstance, waiting_calls_app
 from nemo_gym.transport.run_token import RUN_TOKEN_ENV_VAR
 
-GRACE_SECONDS = 5.0
-
 
 class ServerImportError(ConfigError):
     """The module of a server cannot be imported."""
 
 
-def _load_package(instance: Instance) -> ModuleType:
-    """Load the package of the instance's server type (`kind`) from its folder, not a stray `<kind>.py` on the path."""
-    init = instance.folder.parent / "__init__.py"
-    spec = importlib.util.spec_from_file_location(instance.kind, init, submodule_search_locations=[str(init.parent)])
-    assert spec is not None and spec.loader is not None
-    package = sys.modules[instance.kind] = importlib.util.module_from_spec(spec)
-    if init.exists():  # otherwise the package only has a path
-        spec.loader.exec_module(package)
-    package.__path__ = [str(root / instance.kind) for root in component_search_roots()]
-    return package
-
-
 def load_server_class(instance: Instance) -> type[SimpleServer]:
-    """Import the instance's module from its folder, even if the package was loaded from another search root first.
+    """Import the instance's module from its folder, even if another tree on `sys.path` has a folder of that name.
 
     Raises:
         ServerImportError: the import fails.
@@ -70,11 +56,8 @@ def load_server_class(instance: Instance) -> type[SimpleServer]:
     fix = "set `hosting: process` for this instance"
     _augment_sys_path()
     try:
-        package = sys.modules.get(instance.kind) or _load_package(instance)
-        package_folder = str(instance.folder.parent)
-        if package_folder not in list(package.__path__):
-            package.__path__ = [package_folder, *package.__path__]
-        module = importlib.import_module(instance.module)
+        with first_on_path(importlib.import_module(instance.kind), instance.folder.parent):
+            module = importlib.import_module(instance.module)
     except Exception as error:  # a server module may raise anything
         raise ServerImportError(
             f"{source} cannot be imported: {type(error).__name__}: {error}", where=instance.name
@@ -156,7 +139,7 @@ async def _serve(
     """Serve until a signal; report to the descriptor `ready_fd` when all servers accept requests.
 
     `elsewhere` are instances in quarantine with the numbers of their cells. At the end, let calls in flight finish
-    within GRACE_SECONDS, then close every server, link and session.
+    within a third of `shutdown_timeout_seconds`, then close every server, link and session.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -165,7 +148,12 @@ async def _serve(
     servers = _build_servers(config, hosted)
     links = [CellLink(address, sockets.token, f"cell {n}") for n, address in enumerate(sockets.link_addresses)]
     set_other_cells([link for number, link in enumerate(links) if number != sockets.number])
-    apps: dict[str, ASGIApp] = {WAITING_CALLS: waiting_calls_app, CANCELLED_ROLLOUTS: cancel_here}
+    rollout_budgets.set_cells(links)
+    apps: dict[str, ASGIApp] = {
+        WAITING_CALLS: waiting_calls_app,
+        CANCELLED_ROLLOUTS: cancel_here,
+        rollout_budgets.ROLLOUT_BUDGETS: rollout_budgets.count_here,
+    }
     apps |= {name: app for name, (_, app) in servers.items()}
     for instance, cell in elsewhere:
         link = links[cell] = CellLink(sockets.link_addresses[cell], sockets.token, instance.name)
@@ -187,7 +175,7 @@ async def _serve(
     await ignore_cancellation(stop.wait)
     gc_threshold.close()
     watch.close()
-    await close_listeners(app_listeners, GRACE_SECONDS)
+    await close_listeners(app_listeners, float(value_of(config, "shutdown_timeout_seconds")) / 3)
     link_server.close()
     await cell_listener.close()
     for link in links:
@@ -205,6 +193,6 @@ def run_cell(
     """Serve the `hosted` instances in this process until a signal; call the instances `elsewhere` over links."""
     os.environ[CELL_ENV_VAR] = str(sockets.number)
     webserver.start_logging(verbose=bool(config.get("verbose")))
-    webserver.raise_open_files_limit()
+    http_sessions.raise_open_files_limit()
     sys.argv = ["gym"]  # servers have no command-line arguments
     run_server_loop(_serve(config, hosted, sockets, ready_fd, elsewhere), uvloop.new_event_loop)

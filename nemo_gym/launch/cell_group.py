@@ -75,37 +75,28 @@ class CellGroup:
         for link, _ in (*self._links, *self._quarantined.values()):
             link.close()
 
-    def choose_link(self, instance: str) -> tuple[CellLink, ServerUnit]:
-        """Return the link with the fewest calls in flight among the cells that host the instance, and its unit.
+    def links_to(self, instance: str) -> Sequence[tuple[CellLink, ServerUnit]]:
+        """Return the links to the cells that host an instance, and the units of the cells.
 
         Raises:
             ServerUnreachable: no such cell is left.
         """
-        self._check_not_lost(instance)
-        return self._quarantined.get(instance) or min(self._links, key=lambda pair: pair[0].in_flight)
-
-    def links_to(self, instance: str) -> list[CellLink]:
-        """Return the links to the cells that host an instance.
-
-        Raises:
-            ServerUnreachable: no such cell is left.
-        """
-        self._check_not_lost(instance)
-        quarantined = self._quarantined.get(instance)
-        return [quarantined[0]] if quarantined else [link for link, _ in self._links]
-
-    def _check_not_lost(self, instance: str) -> None:
         if instance in self.lost_instances:
             raise ServerUnreachable("ended and will not be restarted", where=instance, fix="read its log")
+        quarantined = self._quarantined.get(instance)
+        return [quarantined] if quarantined else self._links
 
     def handle_end(self, unit: ServerUnit) -> None:
         """Find the culprit of an ended process; quarantine an instance that ended QUARANTINE_CRASHES shared cells."""
         crash = unit.last_crash
         if crash is None:
             return
+        own_name = unit.request.get("instance")
         handler, frames = crash.handler, [frame for frame in crash.frames if self._instance_at(frame.path)]
-        if handler is None and frames:  # outside any request, a thread of a server held the interpreter lock
-            handler = RunningHandler(str(self._instance_at(frames[0].path)), frames[0].function)
+        if handler is None or not handler.server:  # outside any request: a thread or a background task of a server
+            rollout = handler.rollout if handler else None
+            name = own_name or (self._instance_at(frames[0].path) if frames else None)
+            handler = RunningHandler(name, frames[0].function, rollout) if name and frames else None
         crash = unit.last_crash = replace(crash, handler=handler, frames=frames)
         self._ended.append((time.monotonic(), unit, crash))
         self._end_reported.set()
@@ -143,6 +134,14 @@ class CellGroup:
             if unit.status.seconds_blocked > BLOCKED_SECONDS and (handler := unit.status.handler()) is not None:
                 return handler
         return None
+
+    def is_suspended(self, instance: str) -> bool:
+        """Return whether no process that serves an instance has run for BLOCKED_SECONDS, without a running handler."""
+        units = [unit for unit in self._supervisor.units if unit.pid is not None and self._serves(unit, instance)]
+        statuses = [unit.status for unit in units if unit.status is not None]
+        return bool(statuses) and all(
+            status.seconds_blocked > BLOCKED_SECONDS and status.handler() is None for status in statuses
+        )
 
     def _serves(self, unit: ServerUnit, instance: str) -> bool:
         """Return whether the process of a unit may answer calls to an instance."""
@@ -202,9 +201,13 @@ class CellInstance(RemoteInstance):
         super().__init__(instance, ())
         self._cells = cells
 
+    def _own_links(self) -> Sequence[tuple[CellLink, ServerUnit]]:
+        """Return the links of the running loop to the cells, and the units of the cells."""
+        return self._cells.links_to(self._instance)
+
     async def handle(self, call: Call, alarm: deadlines.Alarm | None = None) -> Reply:  # noqa: ARG002 - signature of `Handle`
         """Send a call over the link with the fewest calls in flight."""
-        link, unit = self._cells.choose_link(self._instance)
+        link, unit = min(self._own_links(), key=_calls_in_flight)
         start = unit.starts + (unit.pid is None)  # while it restarts, the next process answers
         try:
             return await link.send(self._instance, call)
@@ -222,21 +225,19 @@ class CellInstance(RemoteInstance):
             raise
 
 
-class AnyLoopInstance(RemoteInstance):
+class AnyLoopInstance(CellInstance):
     """An instance that is hosted in cells, for calls from other event loops than that of the run.
 
     Every loop has separate links, so tens of thousands of calls need no further sockets.
     """
 
-    def __init__(self, instance: str, cells: CellGroup) -> None:
-        super().__init__(instance, ())
-        self._cells = cells
-
-    async def handle(self, call: Call, alarm: deadlines.Alarm | None = None) -> Reply:  # noqa: ARG002 - signature of `Handle`
-        """Send a call over the link of the running loop with the fewest calls in flight."""
+    def _own_links(self) -> Sequence[tuple[CellLink, ServerUnit]]:
         own_links = _loop_links.of(asyncio.get_running_loop())
-        links = [own_links.link(link) for link in self._cells.links_to(self._instance)]
-        return await min(links, key=lambda link: link.in_flight).send(self._instance, call)
+        return [(own_links.link(link), unit) for link, unit in self._cells.links_to(self._instance)]
+
+
+def _calls_in_flight(pair: tuple[CellLink, ServerUnit]) -> int:
+    return pair[0].in_flight
 
 
 _loop_links = PerLoop(LoopLinks)

@@ -82,7 +82,10 @@ def find_folder_tests(roots: Sequence[Path], *, documented: bool = True) -> list
                 suite = FolderTests(kind, folder.name, folder.resolve())
                 if not folder.name.startswith((".", "_")) and any(folder.glob("*.py")):
                     suites.setdefault(suite.label, suite)
-    return [suite for _, suite in sorted(suites.items()) if not documented or (suite.folder / "README.md").exists()]
+    if not documented:
+        return [suite for _, suite in sorted(suites.items())]
+    second_names = {label for label, suite in suites.items() if suite.name != suite.folder.name}
+    return [s for label, s in sorted(suites.items()) if label not in second_names and (s.folder / "README.md").exists()]
 
 
 def folder_tests_of(label: str, roots: Sequence[Path]) -> FolderTests:

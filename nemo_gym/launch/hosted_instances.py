@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from nemo_gym.config.instances import server_instances
-from nemo_gym.config.search_roots import follow_rename
+from nemo_gym.config.search_roots import component_folder, follow_rename
 from nemo_gym.errors import ConfigError
 from nemo_gym.launch.requirements import unmet_requirements
 
@@ -44,15 +44,14 @@ def declared_hosting(source: Path) -> Hosting:
 
 
 def server_folder(name: str, kind: str, implementation: str, roots: Sequence[Path]) -> Path:
-    """Return the folder of an implementation in the first search root that contains it.
+    """Return the folder of an implementation.
 
     Raises:
         ConfigError: no search root contains it.
     """
-    for root in roots:
-        folder = root / kind / implementation
-        if folder.is_dir():
-            return folder.resolve()
+    folder = component_folder(kind, implementation, roots)
+    if folder is not None:
+        return folder.resolve()
     new_path = follow_rename(Path(kind, implementation))
     if new_path is not None:
         return server_folder(name, kind, new_path.name, roots)

@@ -108,9 +108,11 @@ async def _probe(session: aiohttp.ClientSession, endpoint: Endpoint) -> tuple[st
     except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError, aiohttp.ClientResponseError):
         return None, True  # a server answers; the first real call reports certificate and protocol errors
     except aiohttp.ClientConnectorDNSError:
-        return "its host has no address", True
+        return "its host name cannot be resolved", True
     except aiohttp.InvalidURL:
         return "not a URL", True
+    except ConnectionRefusedError:
+        return "nothing listens there", False
     except (aiohttp.ClientError, OSError) as error:  # OSError includes timeouts and failed name lookups
         return str(getattr(error, "strerror", None) or error or type(error).__name__), False
 

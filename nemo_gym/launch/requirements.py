@@ -1,8 +1,10 @@
 """Read the requirements of a server folder and check them against this interpreter."""
 
+import ast
 import platform
 import re
 import tomllib
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,26 @@ from nemo_gym.errors import ConfigError
 NEMO_GYM = "nemo-gym"
 TEST_EXTRA = "dev"
 """The extra of nemo-gym that the tests of a folder need and its server does not."""
+COMPAT_PACKAGES = {
+    "datasets": "datasets>=4",
+    "jinja2": "jinja2>=3.1",
+    "mlflow": "mlflow-skinny>=3",
+    "numpy": "numpy>=2",
+    "openai": "openai>=2.7",
+    "pandas": "pandas>=2.3",
+    "psutil": "psutil>=7",
+    "pyarrow": "pyarrow>=21",
+    "ray": "ray[default]>=2.56",
+    "requests": "requests>=2.32",
+    "scipy": "scipy>=1.16",
+    "tqdm": "tqdm>=4.67",
+    "wandb": "wandb>=0.22",
+    "yappi": "yappi>=1.7.6",
+}
+"""Modules that folders written for NeMo Gym import without requiring them, because its core brings them.
+
+A folder whose requirements name nemo-gym gets those that it imports; the extra `compat` has all of them.
+"""
 SOURCE_OPTIONS = ("--index-url", "-i ", "--extra-index-url", "--find-links", "-f ", "--pre", "--prefer-binary")
 """Starts of lines that set package sources and require no package."""
 
@@ -50,9 +72,45 @@ def required_packages(folder: Path) -> list[str]:
     if path is None:
         return []
     if path.name == "pyproject.toml":
-        return [str(line) for line in read_pyproject(path).get("project", {}).get("dependencies", [])]
-    lines = (line.split(" #")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
-    return [line for line in lines if line and not line.startswith("#")]
+        lines = [str(line) for line in read_pyproject(path).get("project", {}).get("dependencies", [])]
+    else:
+        text = (line.split(" #")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
+        lines = [line for line in text if line and not line.startswith("#")]
+    return [*lines, *_implied_packages(folder, lines)] if any(map(requires_nemo_gym, lines)) else lines
+
+
+def _implied_packages(folder: Path, lines: list[str]) -> list[str]:
+    """Return requirements for the packages of `COMPAT_PACKAGES` that `app.py` loads and that no line requires.
+
+    The modules of the folder that `app.py` imports are searched, too; scripts that prepare data are not.
+    """
+    imported: set[str] = set()
+    pending, searched = [folder / "app.py"], set()
+    while pending:
+        path = pending.pop()
+        if path in searched or not path.is_file():
+            continue
+        searched.add(path)
+        names = list(_imported_names(path))
+        imported.update(name.partition(".")[0] for name in names)
+        pending += [folder / f"{part}.py" for name in names for part in name.split(".")]
+    required = {canonicalize_name(match[0]) for line in lines if (match := re.match(r"[\w.-]+", line))}
+    packages = {name: line for name, line in COMPAT_PACKAGES.items() if name in imported}
+    return [line for line in packages.values() if canonicalize_name(Requirement(line).name) not in required]
+
+
+def _imported_names(path: Path) -> Iterator[str]:
+    """Yield the full names that a module imports at its top level; none if it cannot be parsed."""
+    try:
+        statements = ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return
+    for statement in statements:
+        if isinstance(statement, ast.Import):
+            yield from (alias.name for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom):
+            prefix = f"{statement.module}." if statement.module else ""
+            yield from (("." * statement.level) + prefix + alias.name for alias in statement.names)
 
 
 def required_python(folder: Path) -> SpecifierSet | None:

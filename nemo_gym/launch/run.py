@@ -3,6 +3,7 @@
 import logging
 import os
 import secrets
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from nemo_gym.launch.ports import Listeners, bind_listeners, with_open_head_port
 from nemo_gym.launch.server_process import ServerBoot
 from nemo_gym.launch.spawners import ZygoteSpawner
 from nemo_gym.launch.supervisor import LineCallback, ServerDidNotStart, ServerUnit, Supervisor
-from nemo_gym.launch.venv import Venv, VenvSettings, instance_venvs, venv_process_env
+from nemo_gym.launch.venv import Venv, VenvSettings, instance_venvs, link_venv, venv_process_env
 from nemo_gym.launch.venv_build import build_venvs
 from nemo_gym.launch.zygote import ZygoteSpec
 from nemo_gym.serve.access import AccessPolicy
@@ -68,6 +69,9 @@ async def _find_and_install(
     settings = VenvSettings.from_config(config)
     venvs = instance_venvs(instances, settings)
     await build_venvs(venvs.values(), settings, watch)
+    for instance in instances:
+        venv = venvs.get(instance.name)
+        link_venv(instance.folder, venv.target if venv else Path(sys.prefix), replace=False)
     return instances, venvs
 
 
@@ -240,6 +244,10 @@ class Run:
         """Return the handler that blocks a process which serves an instance; None without one."""
         return self._cell_group.blocking_handler(instance) if self._cell_group else None
 
+    def is_suspended(self, instance: str) -> bool:
+        """Return whether every process that serves an instance is stopped from outside."""
+        return self._cell_group is not None and self._cell_group.is_suspended(instance)
+
     async def find_crashes(self, instance: str, since: float) -> list[Crash]:
         """Return the crashes since a time of processes that serve an instance; wait for reports that may follow."""
         return await self._cell_group.find_crashes(instance, since) if self._cell_group else []
@@ -266,7 +274,7 @@ class Run:
         if self._head is not None:
             await close_listeners([self._head], grace=0.5)
             self._head = None
-        await self._supervisor.stop()
+        await self._supervisor.stop(float(value_of(self.config, "shutdown_timeout_seconds")))
         await self._zygote.close()
         if self._listeners is not None:
             run_token.forget(run_addresses(self.config))

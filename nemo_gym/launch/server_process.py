@@ -26,6 +26,7 @@ from nemo_gym.launch.hosted_instances import Instance
 from nemo_gym.launch.model_endpoints import adopt_limits
 from nemo_gym.processes import exit_with_parent, json_descriptor
 from nemo_gym.serve.process_status import own_status
+from nemo_gym.serve.thread_handlers import watch_threads
 from nemo_gym.serve.webserver import LISTEN_FD_ENV_VAR, READY_FD_ENV_VAR, report_ready
 from nemo_gym.transport.run_token import RUN_TOKEN_ENV_VAR
 
@@ -73,6 +74,7 @@ class ServerBoot(BaseModel):
             if "python" in request:
                 self._execute(request, ready_fd, status_fd)
             own_status.share(status_fd)
+            watch_threads()
             remember_secrets(self.secrets)
             config = global_config._GLOBAL_CONFIG_DICT = OmegaConf.create(self.config)
             if request["kind"] == "cell":

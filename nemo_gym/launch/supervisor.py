@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from nemo_gym.config.keys import KEYS
 from nemo_gym.config.secret_text import mask_text
 from nemo_gym.errors import GymError
 from nemo_gym.launch.spawners import ZygoteSpawner
@@ -26,6 +27,9 @@ logger = logging.getLogger(__name__)
 
 RESTART_WINDOW = 60.0
 MAX_RESTARTS = 5
+"""Crashes of unknown cause within RESTART_WINDOW after which a process is restarted."""
+MAX_ROLLOUT_RESTARTS = 20
+"""Crashes, also those that the request of a known rollout caused: the other rollouts can still be run."""
 FIRST_PAUSE = 0.2
 MAX_PAUSE = 10.0
 
@@ -122,8 +126,8 @@ class ServerUnit:
     """True if the process ended and will not be restarted."""
     log: ProcessLog | None = None
     ready: "asyncio.Future[None] | None" = None
-    crashes: deque[float] = field(default_factory=deque)
-    """Times of the crashes in the last RESTART_WINDOW seconds."""
+    crashes: deque[tuple[float, bool]] = field(default_factory=deque)
+    """The crashes in the last RESTART_WINDOW seconds: when, and whether the rollout that caused it is known."""
     status: StatusReader | None = None
     starts: int = 0
     """Number of processes that were started for this unit, one after the other."""
@@ -244,6 +248,7 @@ class Supervisor:
 
     async def _end_blocked(self, unit: ServerUnit, pid: int, status: StatusReader) -> None:
         """Read the stacks of a blocked process and kill it, unless it has recovered."""
+        status.begin_stacks()
         if self._signal(unit, pid, STACK_SIGNAL):
             await asyncio.sleep(STACK_SECONDS)
         if unit.pid != pid or unit.blocked is None:
@@ -251,7 +256,7 @@ class Supervisor:
         if status.check() == 0.0:
             unit.blocked = None
             return
-        unit.blocked = replace(unit.blocked, handler=status.handler(), frames=status.frames())
+        unit.blocked = replace(unit.blocked, handler=status.blocking_handler(), frames=status.frames())
         self._signal(unit, pid, signal.SIGKILL)
 
     def _signal(self, unit: ServerUnit, pid: int, number: int) -> bool:
@@ -329,11 +334,13 @@ class Supervisor:
         self._run_in_background(self._recover(unit, status))
 
     def _crash(self, unit: ServerUnit, status: int) -> Crash:
-        """Return what is known about the end of a process; the shared memory still has its last handler."""
-        handler = unit.status.handler() if unit.status is not None else None
-        return replace(
-            unit.blocked or Crash(likely_cause(status, unit.log.tail() if unit.log else "")), handler=handler
-        )
+        """Return what is known about the end of a process; the shared memory still has its last handlers."""
+        if unit.blocked is not None and (unit.blocked.handler or unit.blocked.frames):
+            return unit.blocked
+        crash = unit.blocked or Crash(likely_cause(status, unit.log.tail() if unit.log else ""))
+        if unit.status is None:
+            return crash
+        return replace(crash, handler=unit.status.culprit(), frames=unit.status.fatal_frames())
 
     async def _recover(self, unit: ServerUnit, status: int) -> None:
         """Restart a process that was ready; otherwise complete its start, with success only in a dry run."""
@@ -351,19 +358,19 @@ class Supervisor:
             unit.fail(f"{likely_cause(status, tail)}; last lines:\n{tail}")
 
     async def _restart(self, unit: ServerUnit, details: str) -> None:
-        """Restart a unit after a growing pause; give up after more than MAX_RESTARTS crashes within RESTART_WINDOW."""
-        now = asyncio.get_running_loop().time()
-        unit.crashes.append(now)
-        while now - unit.crashes[0] > RESTART_WINDOW:
+        """Restart a unit after a pause, which grows with crashes of unknown cause; give up after too many crashes."""
+        now, crash = asyncio.get_running_loop().time(), unit.last_crash
+        unit.crashes.append((now, bool(crash and crash.handler and crash.handler.rollout)))
+        while now - unit.crashes[0][0] > RESTART_WINDOW:
             unit.crashes.popleft()
-        crash = unit.last_crash
-        if len(unit.crashes) > MAX_RESTARTS:
-            count = len(unit.crashes)
+        count = len(unit.crashes)
+        unexplained = sum(not has_rollout for _, has_rollout in unit.crashes)
+        if unexplained > MAX_RESTARTS or count > MAX_ROLLOUT_RESTARTS:
             reason = f"{crash}: {details}" if crash and crash.handler else details
             logger.error("%s crashed %d times in a minute and will not be restarted: %s", unit.name, count, reason)
             self._give_up(unit)
             return
-        pause = min(MAX_PAUSE, FIRST_PAUSE * 2 ** max(0, len(unit.crashes) - 1))
+        pause = min(MAX_PAUSE, FIRST_PAUSE * 2 ** max(0, unexplained - 1))
         logger.warning("%s ended (%s); restarting in %.1f s", unit.name, crash, pause)
         await asyncio.sleep(pause)
         if not self._stopping:
@@ -390,7 +397,7 @@ class Supervisor:
         if self._on_lost is not None:
             self._on_lost(unit)
 
-    async def stop(self, grace: float = 5.0) -> None:
+    async def stop(self, grace: float = KEYS["shutdown_timeout_seconds"].default) -> None:
         """Send SIGTERM to every process, kill the remaining ones after `grace` seconds, and end the zygote."""
         self._stopping = True
         for task in list(self._tasks):
@@ -402,6 +409,8 @@ class Supervisor:
                 async with asyncio.timeout(grace):
                     await self._all_ended.wait()
             except TimeoutError:
+                names = ", ".join(unit.name for unit in self._by_pid.values())
+                logger.warning("%s did not end within %g s and is killed (shutdown_timeout_seconds)", names, grace)
                 for pid, unit in self._by_pid.items():
                     unit.spawner.signal(pid, signal.SIGKILL)
         for spawner in {unit.spawner for unit in self._units.values()}:

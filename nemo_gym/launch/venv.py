@@ -10,6 +10,7 @@ import platform
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import Distribution, PackageNotFoundError
 from pathlib import Path
@@ -206,6 +207,23 @@ def folder_venv(
     if settings.skip_if_present and in_folder.is_present:
         return in_folder
     return Venv(recipe, target, folder, (server,))
+
+
+def link_venv(folder: Path, target: Path, *, replace: bool) -> None:
+    """Link the virtual environment of a server into its folder, for `source .venv/bin/activate`.
+
+    Only in folders of the working directory. A `.venv` that is not a link was made by hand and is kept; a link is
+    replaced if `replace` is set or its target is gone.
+    """
+    link = folder / ".venv"
+    if not folder.is_relative_to(Path.cwd().resolve()) or not (target / "bin" / "activate").exists():
+        return
+    if link.exists() and not (replace and link.is_symlink()):
+        return
+    temporary = folder / f".venv.{os.getpid()}"
+    with suppress(OSError):  # a read-only folder has no link
+        temporary.symlink_to(target)
+        temporary.replace(link)
 
 
 def instance_venvs(instances: Iterable[Instance], settings: VenvSettings) -> dict[str, Venv]:

@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from nemo_gym.config.search_roots import _augment_sys_path
 from nemo_gym.processes import (
     adopt_orphans,
     end_descendants,
@@ -205,6 +206,7 @@ def receive_boot(control: socket.socket) -> tuple[dict[str, Any], dict[int, int]
         content = json.load(file)
     os.environ.clear()
     os.environ.update(content["env"])
+    _augment_sys_path()  # --search-dir is in the environment of the command, not in that of its earlier fork
     return content["boot"], numbers
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from nemo_gym.errors import GymError
-from nemo_gym.keys import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
+from nemo_gym.keys import AGENT_REF_KEY_NAME, MASK_SAMPLE_KEY, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.metrics.column_statistics import Numbers, describe, rollout_info, rollout_numbers
 from nemo_gym.wire.stored_rollout import RolloutId, Row, StoredRollout
 
@@ -22,14 +22,23 @@ GetKeyMetricsFn = Callable[[dict[str, Any]], dict[str, Any]]
 
 PER_TASK_METRICS = "per_task_metrics"
 NUM_FAILED_ROLLOUTS = "num_failed_rollouts"
+COVERAGE_PREFIX = "coverage/"
+"""Prefix of the counts of measured and masked rollouts and tasks; present only if a rollout is masked."""
 ANY_AGENT = {AGENT_REF_KEY_NAME: {"name": "agent"}}
 
 
 class AggregateMetricsRequest(BaseModel):
+    """Body of `POST /aggregate_metrics`: verify responses without their large fields.
+
+    Each has at least its task index (`_ng_task_index`) and a `reward`.
+    """
+
     verify_responses: list[dict[str, Any]]
 
 
 class AggregateMetrics(BaseModel):
+    """Answer of `/aggregate_metrics`; the keys are flat texts, which trackers such as W&B and MLflow log directly."""
+
     group_level_metrics: list[dict[str, Any]] = []
     agent_metrics: dict[str, Any] = {}
     key_metrics: dict[str, Any] = {}
@@ -64,12 +73,17 @@ class RolloutStats:
     Keeps the numbers of each scored rollout, a few hundred bytes, not its whole result.
     """
 
-    def __init__(self, names: dict[str, None] | None = None) -> None:
+    def __init__(self, columns_of: "RolloutStats | None" = None) -> None:
+        """Start without rollouts; `columns_of` are other statistics of the same columns."""
         self.scored: dict[RolloutId, Numbers] = {}
         self.failed: dict[RolloutId, str] = {}
         """The kind of failure of each rollout that `add` received as failed."""
-        self.names: dict[str, None] = {} if names is None else names
+        self.masked: set[RolloutId] = set()
+        """Rollouts with `mask_sample`: their rewards measure nothing, so they enter no statistic."""
+        self.names: dict[str, None] = {} if columns_of is None else columns_of.names
         """The names of all numbers, in order of first appearance."""
+        self._numeric_names: set[str] = set() if columns_of is None else columns_of._numeric_names
+        """The names of numbers that are not boolean in some rollout."""
         self.last_id = (0, 0)
         """The rollout that was added last."""
         self._other_failures: dict[RolloutId, str] = {}
@@ -82,21 +96,30 @@ class RolloutStats:
         self._expected[task] = self._expected.get(task, 0) + 1
 
     def add(self, result: Row) -> Numbers | None:
-        """Add the result of one rollout and return its numbers; only count a failed rollout and return None."""
+        """Add the result of one rollout and return its numbers; only count a failed or masked one and return None."""
         return self.add_at(self._indices(result), result)
 
     def add_at(self, rollout_id: RolloutId, result: Row) -> Numbers | None:
         """Do the same as `add`, but identify the rollout by `rollout_id` instead of the indices in its result."""
-        if rollout_id in self.scored or rollout_id in self.failed:
+        if self._has(rollout_id):
             raise duplicate_rollout(rollout_id)
         self.last_id = rollout_id
         failure_kind = StoredRollout(result).failure_class
         if failure_kind is not None:
             self.failed[rollout_id] = failure_kind
             return None
+        if result.get(MASK_SAMPLE_KEY) is True:
+            self.masked.add(rollout_id)
+            return None
         numbers = self.scored[rollout_id] = rollout_numbers(result)
         self.names.update(dict.fromkeys(numbers))
+        self._numeric_names.update(name for name in numbers if not isinstance(result.get(name), bool))
         return numbers
+
+    @property
+    def shares(self) -> set[str]:
+        """The names of numbers that the verifier declares as verdicts: they are true or false in every rollout."""
+        return self.names.keys() - self._numeric_names
 
     def add_failure(self, task: int, rollout: int, kind: str) -> None:
         """Add a failure from a failures file. It changes no metric, only `all_failed`."""
@@ -119,11 +142,24 @@ class RolloutStats:
         metrics: dict[str, Any] = dict(describe(list(self.scored.values()), self.names))
         if self.failed:
             metrics[NUM_FAILED_ROLLOUTS] = len(self.failed)
-        return metrics
+        return metrics | self.coverage()
+
+    def coverage(self) -> dict[str, int]:
+        """Count measured and masked rollouts and tasks; empty if nothing is masked."""
+        if not self.masked:
+            return {}
+        measured_tasks = {task for task, _ in self.scored}
+        counts = {
+            "measured_rollouts": len(self.scored),
+            "masked_rollouts": len(self.masked),
+            "measured_tasks": len(measured_tasks),
+            "fully_masked_tasks": len({task for task, _ in self.masked} - measured_tasks),
+        }
+        return {COVERAGE_PREFIX + name: count for name, count in counts.items()}
 
     def groups(self, sample_of: Callable[[int], Mapping[str, Any]] = lambda _: ANY_AGENT) -> Iterator[Row]:
         """Yield an entry for each task with scored rollouts: statistics, sample row, completion and these rollouts."""
-        failed = Counter(task for task, _ in self.failed)
+        failed = Counter(task for task, _ in (*self.failed, *self.masked))
         for task, rollouts in self.by_task():
             num_scored = len(rollouts)
             expected = self._expected.get(task) or num_scored + failed[task]
@@ -144,10 +180,13 @@ class RolloutStats:
         if result.get(ROLLOUT_INDEX_KEY_NAME) is not None:
             return task, rollout
         rollout = self._next_index.get(task, 0)
-        while (task, rollout) in self.scored or (task, rollout) in self.failed:
+        while self._has((task, rollout)):
             rollout += 1
         self._next_index[task] = rollout + 1
         return task, rollout
+
+    def _has(self, rollout_id: RolloutId) -> bool:
+        return rollout_id in self.scored or rollout_id in self.failed or rollout_id in self.masked
 
 
 def mean_metrics(agent_metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,7 +203,8 @@ def compute_aggregate_metrics(
 
     `compute_metrics_fn` gets a list of scored results for each task. The metrics it returns are added to those of the
     agent, except `per_task_metrics`, which are added to those of the tasks. `get_key_metrics_fn` selects the headline
-    metrics (default: the means). Failed rollouts are counted in `num_failed_rollouts` and left out of everything else.
+    metrics (default: the means). Failed rollouts are counted in `num_failed_rollouts`, masked ones in `coverage/…`, and
+    both are left out of everything else.
 
     Raises:
         RolloutRowsError: (a ValueError) the same rollout occurs twice.
@@ -182,7 +222,7 @@ def compute_aggregate_metrics(
         computed = dict(compute_metrics_fn(results_by_task) or {})
         _add_to_groups(groups, computed.pop(PER_TASK_METRICS, None) or [])
         agent_metrics |= computed
-    key_metrics = (get_key_metrics_fn or mean_metrics)(agent_metrics)
+    key_metrics = (get_key_metrics_fn or mean_metrics)(agent_metrics) | stats.coverage()
     group_metrics = list(groups.values())
     return AggregateMetrics(group_level_metrics=group_metrics, agent_metrics=agent_metrics, key_metrics=key_metrics)
 

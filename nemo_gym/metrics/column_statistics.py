@@ -7,7 +7,7 @@ from fractions import Fraction
 from itertools import chain
 from typing import Any
 
-from nemo_gym.keys import NG_SECONDS_KEY, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
+from nemo_gym.keys import MASK_SAMPLE_KEY, NG_SECONDS_KEY, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.wire.stored_rollout import REWARD_KEY, Row, StoredRollout
 
 Number = int | float
@@ -15,14 +15,14 @@ Numbers = dict[str, Number]
 """The numbers of one rollout by name."""
 
 INDEX_FIELDS = frozenset({TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME})
-NOT_SCORES = INDEX_FIELDS | {NG_SECONDS_KEY}
+NOT_SCORES = INDEX_FIELDS | {NG_SECONDS_KEY, MASK_SAMPLE_KEY}
 """Numbers in a record that are not scores, so no statistics are computed from them."""
 STATISTICS = ("mean", "max", "min", "median", "std")
 
 
 def is_failure(result: Mapping[str, Any]) -> bool:
-    """Return whether a row reports a failure instead of a score."""
-    return StoredRollout(result).failure_class is not None
+    """Return whether a row reports a failure, or a masked sample, instead of a score."""
+    return StoredRollout(result).failure_class is not None or result.get(MASK_SAMPLE_KEY) is True
 
 
 def finite_number(value: Any) -> Number | None:
@@ -56,10 +56,15 @@ def rollout_numbers(result: Mapping[str, Any]) -> Numbers:
     return numbers
 
 
+def is_count(name: str) -> bool:
+    """Return whether a column counts tokens: a measurement, not a score."""
+    return name.endswith("_tokens")
+
+
 def rollout_info(task: int, rollout: int, numbers: Numbers) -> Row:
     """Summarize one rollout: its key, reward, token counts and other numbers."""
     # False sorts before True: the reward is first, then the token counts.
-    names = sorted(numbers, key=lambda name: (name != REWARD_KEY, not name.endswith("_tokens")))
+    names = sorted(numbers, key=lambda name: (name != REWARD_KEY, not is_count(name)))
     return {
         "rollout_id": f"{task}:{rollout}",
         TASK_INDEX_KEY_NAME: task,

@@ -15,6 +15,9 @@ T95 = (
 )  # fmt: skip
 """Two-sided 95 % points of Student's t for 1, 2, … 20 degrees of freedom."""
 
+ROUNDING = 1e-12
+"""A relative error below this comes from rounding."""
+
 LARGE_VALUE = 2.0**400
 """A value above this could make a sum of squares overflow."""
 SMALL_SCALE = 2.0**-600
@@ -34,10 +37,12 @@ def t95(freedom: int) -> float:
 
 @dataclass(frozen=True)
 class MeanWithInterval:
-    """A mean with its standard error and 95 % confidence interval (`low`, `high`); these need two tasks, else None."""
+    """A mean with its standard error and 95 % confidence interval (`low`, `high`).
+
+    Both need two tasks, and a constant that is not a share has no interval; else they are None.
+    """
 
     value: float
-    half_width: float | None
     count: int
     tasks: int
     standard_error: float | None = None
@@ -45,22 +50,35 @@ class MeanWithInterval:
     high: float | None = None
 
     def __str__(self) -> str:
-        if self.half_width is None:
-            return f"{self.value:.4f} (n = {self.count})"
-        return f"{self.value:.4f} ± {self.half_width:.4f} (95 %, n = {self.count} over {self.tasks} tasks)"
+        if self.low is None or self.high is None:
+            return f"{format_figure(self.value)} (n = {self.count})"
+        interval = format_interval(self.low, self.high)
+        return f"{format_figure(self.value)} {interval} (95 %, n = {self.count} over {self.tasks} tasks)"
+
+
+def format_figure(value: float) -> str:
+    """Format as `0.9512`, `44`, `12.5`, `412,345`: four digits, and whole numbers from 1,000 on."""
+    return f"{value:.4g}" if abs(value) < 1000 or abs(value) >= 1e15 else f"{value:,.0f}"
+
+
+def format_interval(low: float, high: float) -> str:
+    """Format as `[0.8277, 0.9869]`."""
+    return f"[{format_figure(low)}, {format_figure(high)}]"
 
 
 class ClusteredMean:
     """Computes the mean of many values and its confidence interval, clustered by task; keeps count and sum per task."""
 
-    def __init__(self, pairs: Iterable[tuple[object, float]] = ()) -> None:
-        """Start with `pairs` of a task and a value."""
-        self.is_pass_or_fail = True
-        """True if every value so far is 0 or 1."""
+    def __init__(self, pairs: Iterable[tuple[object, float]] = (), *, may_be_share: bool = True) -> None:
+        """Start with `pairs` of a task and a value; `may_be_share` says that values of 0 and 1 mean fail and pass."""
+        self.is_pass_or_fail = may_be_share
+        """True if the values are verdicts: every value so far is 0 or 1, and these mean fail and pass."""
         self._scale = 1.0
         """Factor of `_sums`: 1, or `SMALL_SCALE` after a value above `LARGE_VALUE`."""
         self._counts = array("q")
         self._sums = array("d")
+        self._lost_digits = array("d")
+        """What rounding took from each sum (Neumaier), because large values may cancel each other."""
         self._positions: dict[object, int] = {}
         for task, value in pairs:
             self.add(task, value)
@@ -71,9 +89,14 @@ class ClusteredMean:
         if position == len(self._counts):
             self._counts.append(0)
             self._sums.append(0.0)
-        self._shrink_for(value)
+            self._lost_digits.append(0.0)
+        if abs(value) > LARGE_VALUE:
+            self._shrink_for(value)
         self._counts[position] += 1
-        self._sums[position] += value * self._scale
+        before, added = self._sums[position], value * self._scale
+        after = self._sums[position] = before + added
+        large, small = (before, added) if abs(before) >= abs(added) else (added, before)
+        self._lost_digits[position] += (large - after) + small
         if value not in PASS_OR_FAIL:
             self.is_pass_or_fail = False
 
@@ -83,33 +106,44 @@ class ClusteredMean:
         scaled = values if self._scale == 1.0 else [value * self._scale for value in values]
         self._counts.extend([len(values)] * tasks)
         self._sums.extend([math.fsum(scaled)] * tasks)
+        self._lost_digits.extend([0.0] * tasks)
         if self.is_pass_or_fail and not PASS_OR_FAIL.issuperset(values):
             self.is_pass_or_fail = False
+
+    def add_sums(self, count: int, total: float, tasks: int = 1) -> None:
+        """Add as many new tasks as `tasks` says, each with `count` values whose sum is `total`."""
+        self._shrink_for(total)
+        self._counts.extend([count] * tasks)
+        self._sums.extend([total * self._scale] * tasks)
+        self._lost_digits.extend([0.0] * tasks)
 
     def _shrink_for(self, value: float) -> None:
         """Switch to scaled sums if the value is very large. Only digits far below its own are lost by scaling."""
         if abs(value) > LARGE_VALUE and self._scale == 1.0:
             self._scale = SMALL_SCALE
             self._sums = array("d", (total * SMALL_SCALE for total in self._sums))
+            self._lost_digits = array("d", (digits * SMALL_SCALE for digits in self._lost_digits))
 
     def mean(self) -> MeanWithInterval | None:
         """Return the mean so far with its confidence interval; None before the first value."""
         count, tasks = sum(self._counts), len(self._counts)
         if not count:
             return None
-        value = math.fsum(self._sums) / count
+        value = math.fsum((*self._sums, *self._lost_digits)) / count
         if tasks < 2:
-            return MeanWithInterval(value / self._scale, None, count, tasks)
+            return MeanWithInterval(value / self._scale, count, tasks)
         # The sandwich estimator: residuals are summed within a task before they are squared.
-        residuals = (total - n * value for n, total in zip(self._counts, self._sums, strict=True))
+        sums = zip(self._counts, self._sums, self._lost_digits, strict=True)
+        residuals = (total - n * value + digits for n, total, digits in sums)
         squares = math.fsum(residual * residual for residual in residuals)
         error = math.sqrt(squares * tasks / (tasks - 1)) / count
+        if error <= ROUNDING * abs(value) and not self.is_pass_or_fail:  # a constant: [44, 44] would tell nothing
+            return MeanWithInterval(value / self._scale, count, tasks, error)
         low, high = (clamp(bound / self._scale) for bound in self._interval(value, error, tasks))
-        error = clamp(error / self._scale)
-        return MeanWithInterval(value / self._scale, high / 2 - low / 2, count, tasks, error, low, high)
+        return MeanWithInterval(value / self._scale, count, tasks, clamp(error / self._scale), low, high)
 
     def _interval(self, value: float, error: float, tasks: int) -> tuple[float, float]:
-        """Return Student's confidence interval or, if every value is 0 or 1, Wilson's."""
+        """Return Student's confidence interval or, for a share, Wilson's."""
         if not self.is_pass_or_fail:
             return value - t95(tasks - 1) * error, value + t95(tasks - 1) * error
         # The value is a proportion: find the number of independent trials for which it would have this error. If all

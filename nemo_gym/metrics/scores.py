@@ -10,7 +10,7 @@ from typing import Any
 
 from nemo_gym.keys import ATTEMPT_INDEX_KEY_NAME
 from nemo_gym.metrics.aggregate import RolloutStats
-from nemo_gym.metrics.column_statistics import column
+from nemo_gym.metrics.column_statistics import column, is_count
 from nemo_gym.metrics.intervals import ClusteredMean, MeanWithInterval
 from nemo_gym.metrics.pass_at_k import pass_at_k, pass_hat_k
 from nemo_gym.wire.stored_rollout import REWARD_KEY
@@ -24,10 +24,12 @@ DENSE_K = 16
 def compute_scores(stats: RolloutStats, names: Iterable[str] | None = None) -> dict[str, Any]:
     """Return mean, standard error and interval of every number, or of those in `names`.
 
-    Add pass@k and pass^k if every reward is 0 or 1, and the mean with failures as zero if rollouts failed.
+    A column is a share, whose interval is Wilson's, if it is the reward or if all its values are booleans; counts of
+    tokens have no interval. Add pass@k and pass^k if every reward is 0 or 1, and the mean with failures as zero if
+    rollouts failed.
     """
     selected = stats.names if names is None else [name for name in names if name in stats.names]
-    clustered = {name: ClusteredMean() for name in selected}
+    clustered = {name: ClusteredMean(may_be_share=name == REWARD_KEY or name in stats.shares) for name in selected}
     reward_sums: list[tuple[int, float]] = []
     for _, rollouts in stats.by_task():
         for name, clustered_mean in clustered.items():
@@ -36,7 +38,10 @@ def compute_scores(stats: RolloutStats, names: Iterable[str] | None = None) -> d
                 clustered_mean.add_tasks(values)
                 if name == REWARD_KEY:
                     reward_sums.append((len(values), sum(values)))
-    scores: dict[str, Any] = {name: mean_fields(clustered_mean.mean()) for name, clustered_mean in clustered.items()}
+    scores: dict[str, Any] = {
+        name: mean_fields(clustered_mean.mean(), with_interval=not is_count(name))
+        for name, clustered_mean in clustered.items()
+    }
     if REWARD_KEY in scores:
         if clustered[REWARD_KEY].is_pass_or_fail:  # then the sum of the rewards is the number of right rollouts
             scores[REWARD_KEY] |= pass_scores([(count, int(total)) for count, total in reward_sums])
@@ -74,7 +79,7 @@ def pass_scores(task_counts: Sequence[tuple[int, int]]) -> dict[str, Any]:
     """
     scores: dict[str, Any] = {"pass@k": {}, "pass^k": {}}
     tasks_with_counts = Counter(task_counts)  # tasks with the same counts have the same pass@k
-    for k in _reported_k(max(n for n, _ in task_counts)):
+    for k in reported_k(max(n for n, _ in task_counts)):
         for name, estimate in (("pass@k", pass_at_k), ("pass^k", pass_hat_k)):
             clustered_mean = ClusteredMean()
             for (n, right), tasks in tasks_with_counts.items():
@@ -84,13 +89,17 @@ def pass_scores(task_counts: Sequence[tuple[int, int]]) -> dict[str, Any]:
     return scores
 
 
-def mean_fields(mean: MeanWithInterval | None, *, with_rollouts: bool = True) -> dict[str, Any]:
+def mean_fields(
+    mean: MeanWithInterval | None, *, with_rollouts: bool = True, with_interval: bool = True
+) -> dict[str, Any]:
     """Return the JSON fields of a mean; `with_rollouts` includes the number of its values as `num_rollouts`."""
     if mean is None:
         return {"num_tasks": 0}
     fields: dict[str, Any] = {"mean": mean.value}
     if mean.standard_error is not None:
-        fields |= {"standard_error": mean.standard_error, "ci95": [mean.low, mean.high]}
+        fields["standard_error"] = mean.standard_error
+    if with_interval and mean.low is not None:
+        fields["ci95"] = [mean.low, mean.high]
     if with_rollouts:
         fields["num_rollouts"] = mean.count
     return fields | {"num_tasks": mean.tasks}
@@ -103,7 +112,7 @@ def _rewards(stats: RolloutStats) -> Iterator[tuple[int, float, float]]:
             yield task, numbers[REWARD_KEY], numbers.get(ATTEMPT_INDEX_KEY_NAME, 0)
 
 
-def _reported_k(largest: int) -> list[int]:
+def reported_k(largest: int) -> list[int]:
     """Return the values of k to report: all, or if `largest` is above `DENSE_K`, the powers of two and `largest`."""
     if largest <= DENSE_K:
         return list(range(1, largest + 1))

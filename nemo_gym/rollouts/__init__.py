@@ -1,10 +1,12 @@
 """Collect rollouts: plan jobs from rows, send them to agents, store their outcomes, score them.
 
-- `plan`: from dataset rows to jobs
-- `collect`: send jobs; retry policy; rollouts in flight; early stop
+- `plan`, `row_selection`, `routing`: from dataset rows to jobs; the agents of a row
+- `collect`: send jobs; retry policy; rollouts in flight; `stop_condition`: early stop; `limit_options`: its options
+- `crash_recovery`: rollouts that are sent again because another one ended their server
 - `outcome`, `attribution`, `scoring_rules`: how a rollout ended, which server failed, how an agent is scored
 - `refusals`: model endpoints that refuse one row, or the whole run
 - `store`, `output_guard`, `lock`, `run_files`, `run_identity`, `resume`: the files of a run, resume matching
+- `run_folders`: one folder per run, with labels
 - `aggregate`: metrics per agent, with those that servers compute
 - `merged_outputs`: the outputs of several runs, read as one
 - `capture_join`: captured model calls and trajectories, added to results

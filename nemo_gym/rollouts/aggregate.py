@@ -21,6 +21,7 @@ from nemo_gym.keys import (
     RESPONSES_CREATE_PARAMS_KEY_NAME,
 )
 from nemo_gym.metrics.aggregate import RolloutRowsError, RolloutStats, mean_metrics, row_indices
+from nemo_gym.metrics.answers import AnswerTotals
 from nemo_gym.metrics.scores import ATTRITION, SCORES, compute_attrition, compute_scores
 from nemo_gym.rollouts.attribution import response_text
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
@@ -100,16 +101,19 @@ class AgentRollouts:
 
     def __init__(self, *, keep_rows: bool) -> None:
         self.stats = RolloutStats()
+        self.answers = AnswerTotals()
         self.subsets: dict[str, RolloutStats] = {}
         self.rows: list[Row] | None = [] if keep_rows else None
 
     def add(self, record: Row, subset: str | None) -> None:
         """Add one record to the agent's statistics and, if `subset` is given, to those of that subset."""
         record_numbers = self.stats.add(record)
+        if record_numbers is not None:
+            self.answers.add_scored(record)
         if subset is not None and record_numbers is not None:
             subset_stats = self.subsets.get(subset)
             if subset_stats is None:
-                subset_stats = self.subsets[subset] = RolloutStats(self.stats.names)
+                subset_stats = self.subsets[subset] = RolloutStats(self.stats)
             subset_stats.scored[self.stats.last_id] = record_numbers  # shared, not computed again
         if self.rows is not None:
             self.rows.append(strip_conversation(record))
@@ -150,7 +154,9 @@ class RolloutsByAgent:
             task, rollout = RolloutKey.of(record).rollout_id
         except ValueError as error:
             raise RolloutRowsError(f"a failure has no rollout key: {error}") from error
-        self._rollouts_of(stored.agent).stats.add_failure(task, rollout, failure_class)
+        rollouts = self._rollouts_of(stored.agent)
+        rollouts.stats.add_failure(task, rollout, failure_class)
+        rollouts.answers.add_tokens(stored)
 
     def _rollouts_of(self, agent: str | None) -> AgentRollouts:
         rollouts = self.agents.get(agent)
@@ -177,6 +183,7 @@ def metrics_entry(agent: str | None, rollouts: AgentRollouts, answer: Row | None
     entry |= {
         SCORES: compute_scores(rollouts.stats) if has_scores else {},
         ATTRITION: compute_attrition(rollouts.stats),
+        **rollouts.answers.fields(),
     }
     if rollouts.subsets and has_scores:
         entry[SUBSETS] = {subset: compute_scores(stats) for subset, stats in sorted(rollouts.subsets.items())}

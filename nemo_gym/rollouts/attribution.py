@@ -1,6 +1,7 @@
 """Attribute a failed `/run` call: which kind of failure it is, in which phase, caused by which server."""
 
 from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -13,6 +14,7 @@ from nemo_gym.errors import (
     DeadlineExceeded,
     EnvFailed,
     GymError,
+    IncompleteReply,
     InvalidReply,
     InvalidReward,
     ModelAnswerTooLarge,
@@ -25,8 +27,16 @@ from nemo_gym.errors import (
 from nemo_gym.rollouts.outcome import INVALID_ANSWER, ROW_STATUSES, Failure, FailureKind, Phase
 from nemo_gym.rollouts.scoring_rules import AGENTS, MODELS, RESOURCES_SERVERS
 from nemo_gym.transport.deadlines import VERIFY_PATH, ModelCallTimeout, ToolCallTimeout, VerifyTimeout
+from nemo_gym.transport.error_causes import innermost_cause
 from nemo_gym.transport.large_bodies import ResponseTooLong
-from nemo_gym.transport.response_errors import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
+from nemo_gym.transport.reply_log import split_error_body
+from nemo_gym.transport.response_errors import (
+    ERROR_HEADER,
+    FAILED_HEADER,
+    FAILED_PATH_HEADER,
+    RAISED_AT_HEADER,
+    UPSTREAM_STATUS_HEADER,
+)
 
 ServerTypeOf = Callable[[str], str | None]
 """Returns the server type (`responses_api_models`, …) of an instance, or None for an unknown instance."""
@@ -51,7 +61,14 @@ _TIMEOUT_STATUS = frozenset({408, 504})
 _UNREACHABLE_ERRORS = frozenset(one.__name__ for one in (ServerUnreachable, SessionLost, CircuitOpen, RequestCancelled))
 _TIMEOUT_ERRORS = frozenset({DeadlineExceeded.__name__, *_DEADLINE_OF_ERROR})
 _BAD_REPLY_ERRORS = frozenset(
-    {"ValidationError", "ConversionError", "JSONDecodeError", InvalidReply.__name__, ModelFailed.__name__}
+    {
+        "ValidationError",
+        "ConversionError",
+        "JSONDecodeError",
+        InvalidReply.__name__,
+        IncompleteReply.__name__,
+        ModelFailed.__name__,
+    }
 )
 
 
@@ -121,7 +138,10 @@ def classify_error(error: Exception, agent: str, server_type: ServerTypeOf, *, j
     only the verifier calls.
     """
     if isinstance(error, ClientResponseError):
-        return _failure_of_status(error, agent, server_type, judges)
+        failure = _failure_of_status(error, agent, server_type, judges)
+        headers: Mapping[str, str] = error.headers or {}
+        is_incomplete = headers.get(ERROR_HEADER) == IncompleteReply.__name__
+        return replace(failure, is_incomplete=True) if is_incomplete else failure
     if isinstance(error, RolloutFailed):
         return _failure_of_rollout_error(error, agent)
     message = str(error)
@@ -135,7 +155,8 @@ def classify_error(error: Exception, agent: str, server_type: ServerTypeOf, *, j
     if isinstance(error, ResponseTooLong):
         return Failure(FailureKind.AGENT_ERROR, Phase.AGENT, f"/run: {message}", agent, retryable=False)
     if isinstance(error, InvalidReply):
-        return Failure(FailureKind.AGENT_ERROR, Phase.AGENT, message, server)
+        is_incomplete = isinstance(error, IncompleteReply)
+        return Failure(FailureKind.AGENT_ERROR, Phase.AGENT, message, server, is_incomplete=is_incomplete)
     if isinstance(error, orjson.JSONDecodeError):
         return Failure(FailureKind.AGENT_ERROR, Phase.AGENT, f"/run did not answer with JSON: {message}", agent)
     return Failure(FailureKind.INTERNAL, Phase.DISPATCH, f"{type(error).__name__}: {message}", "collector")
@@ -159,14 +180,19 @@ def _failure_of_status(
     path = headers.get(FAILED_PATH_HEADER, "")
     if phase is Phase.ENVIRONMENT and path.endswith(VERIFY_PATH):
         phase = Phase.VERIFY
-    body = response_text(error)
-    message = f"/run of {agent} answered {error.status}" + (f": {body}" if body else "")
+    body = innermost_cause(response_text(error))
+    raised_at = f" (raised at {location})" if (location := headers.get(RAISED_AT_HEADER)) else ""
     upstream = headers.get(UPSTREAM_STATUS_HEADER, "")
     status = int(upstream) if upstream.isdecimal() else error.status
     cause = headers.get(ERROR_HEADER, "")
     is_too_large = cause == ModelAnswerTooLarge.__name__
     is_transient = _is_transient(status) and not is_too_large
     is_model = phase is Phase.MODEL or server in judges
+    subject = path if path and server != agent else f"/run of {agent}"
+    subject = "the endpoint" if is_model and upstream.isdecimal() else subject
+    message = f"{subject} answered {status}" + (f": {body}" if body else "") + raised_at
+    if cause and body and is_model:  # an error of the model server itself, not a status of its endpoint
+        message = body.removeprefix(f"{server}: ") + raised_at
     is_refusal = not is_transient and not is_too_large and status >= 300 and is_model  # 3xx: redirected to some page
     is_endpoint_error = is_model and not cause and upstream.isdecimal() and status >= 500
     refusal_status = status if is_refusal or is_endpoint_error else None
@@ -225,8 +251,18 @@ def response_text(error: ClientResponseError) -> str:
     content = getattr(error, "response_content", b"")
     if not isinstance(content, bytes):
         return str(content)
+    text = _error_parts(content)[0]
+    return text if isinstance(text, str) else content.decode("utf-8", errors="replace")
+
+
+def generated_response(error: Exception) -> dict[str, Any] | None:
+    """Return what the model generated before a `/run` failed, if the error response contains it."""
+    content = getattr(error, "response_content", b"")
+    return _error_parts(content)[1] if isinstance(content, bytes) else None
+
+
+def _error_parts(content: bytes) -> tuple[Any, dict[str, Any] | None]:
     try:
-        parsed = orjson.loads(content)
+        return split_error_body(orjson.loads(content))
     except orjson.JSONDecodeError:
-        parsed = None
-    return parsed if isinstance(parsed, str) else content.decode("utf-8", errors="replace")
+        return None, None

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from nemo_gym.capture.record import CapturedExchange, ModelCallRecord
 from nemo_gym.capture.store import (
     CaptureStore,
     clear_model_call_captures_for_rollouts,
@@ -28,12 +29,16 @@ from nemo_gym.rollout_correlation import maybe_rollout_id_from_run_body
 from nemo_gym.rollouts.collect import Send
 from nemo_gym.rollouts.outcome import Job
 from nemo_gym.wire.observations import (
+    OWNERSHIP_GAP,
     AgentInvocation,
     AgentObservationBundle,
+    ModelCallMetadata,
+    ModelCallRef,
     ObservationGap,
     ToolCallObservation,
     TrajectoryModelCall,
     TrajectoryRecord,
+    TrajectoryTokenStats,
     TrajectoryToolCall,
     TrajectoryTurn,
     join_model_call_observations,
@@ -78,23 +83,23 @@ def build_trajectory(record: Row) -> TrajectoryRecord | None:
     if not isinstance(record.get(NG_MODEL_CALL_CAPTURE_KEY), Mapping) and not observations:
         return None
     stored = StoredRollout(record)
-    capture, captured_calls = stored.capture, stored.captured_calls
-    bundles, parse_gaps = _parse_bundles(observations)
-    model_calls, join_gaps = join_model_call_observations(bundles, captured_calls)
-    invocations = [item for bundle in bundles for item in bundle.records if isinstance(item, AgentInvocation)]
-    tool_calls = list(_tool_calls(bundles, stored))
-    if not invocations:
+    calls, parse_gaps = _parse_calls(stored)
+    bundle, bundle_gaps = _parse_bundles(observations)
+    joined = join_model_call_observations(bundle, calls)
+    gaps = joined.gaps
+    if not joined.invocations():
         # The agent reports no invocations, so it is no gap that no invocation refers to a model call.
-        join_gaps = [gap for gap in join_gaps if gap.code != "model_call_unclaimed"]
-    bundle_gaps = [gap for bundle in bundles for gap in bundle.gaps]
+        gaps = [gap for gap in gaps if gap.code != OWNERSHIP_GAP]
+    task_id, rollout_id = str(record.get(TASK_INDEX_KEY_NAME, "")), str(stored.capture.get("rollout_id") or "")
+    rollout_id = rollout_id or _rollout_id(record)
     return TrajectoryRecord(
-        task_id=str(record.get(TASK_INDEX_KEY_NAME, "")),
-        rollout_id=str(capture.get("rollout_id") or _rollout_id(record)),
-        invocations=invocations,
-        turns=_turns(model_calls, tool_calls, captured_calls),
-        model_calls=model_calls,
-        tool_calls=tool_calls,
-        gaps=[*parse_gaps, *bundle_gaps, *join_gaps, *_capture_gaps(capture)],
+        task_id=task_id,
+        rollout_id=rollout_id,
+        invocations=joined.invocations(),
+        turns=_turns(calls, joined.invocations(), task_id, rollout_id),
+        model_calls=[_trajectory_call(call) for call in calls],
+        tool_calls=list(_tool_calls(joined, stored)),
+        gaps=[*parse_gaps, *bundle_gaps, *gaps, *_capture_gaps(stored.capture)],
     )
 
 
@@ -103,58 +108,86 @@ def _rollout_id(record: Row) -> str:
     return str(record.get(ROLLOUT_ID_KEY_NAME) or indices)
 
 
-def _parse_bundles(observations: Any) -> tuple[list[AgentObservationBundle], list[ObservationGap]]:
-    """Parse an agent's observations, one bundle or a list of bundles; an invalid bundle becomes a gap."""
+def _parse_calls(stored: StoredRollout) -> tuple[list[ModelCallRecord], list[ObservationGap]]:
+    """Return the captured calls of a record; a call that another tool has malformed becomes a gap."""
+    calls: list[ModelCallRecord] = []
+    gaps: list[ObservationGap] = []
+    for index, call in enumerate(stored.captured_calls):
+        try:
+            calls.append(ModelCallRecord.of(CapturedExchange.model_validate(call), index))
+        except ValidationError as error:
+            gaps.append(ObservationGap(code="model_call_invalid", detail=f"call {index}: {_first_problem(error)}"))
+    return calls, gaps
+
+
+def _parse_bundles(observations: Any) -> tuple[AgentObservationBundle, list[ObservationGap]]:
+    """Parse an agent's observations, one bundle or a list of bundles, into one; an invalid bundle becomes a gap."""
     bundles: list[AgentObservationBundle] = []
     gaps: list[ObservationGap] = []
     for bundle in observations if isinstance(observations, list) else [observations] if observations else []:
         try:
-            bundles.append(AgentObservationBundle.model_validate(bundle))
+            parsed = AgentObservationBundle.model_validate(bundle)
+            records = [record for one in (*bundles, parsed) for record in one.records]
+            bundle_gaps = [gap for one in (*bundles, parsed) for gap in one.gaps]
+            bundles = [AgentObservationBundle(source=parsed.source, records=records, gaps=bundle_gaps)]
         except ValidationError as error:
-            first = error.errors()[0]
-            gaps.append(ObservationGap(code="observations_invalid", detail=f"{first['loc']}: {first['msg']}"))
-    return bundles, gaps
+            gaps.append(ObservationGap(code="observations_invalid", detail=_first_problem(error)))
+    return bundles[0] if bundles else AgentObservationBundle(source="none"), gaps
 
 
-def _tool_calls(bundles: list[AgentObservationBundle], stored: StoredRollout) -> Iterator[TrajectoryToolCall]:
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{first['loc']}: {first['msg']}"
+
+
+def _tool_calls(bundle: AgentObservationBundle, stored: StoredRollout) -> Iterator[TrajectoryToolCall]:
     """Yield the observed tool calls, each with its output if the response contains it."""
-    outputs = {item.get("call_id"): item.get("output") for item in _items(stored, "function_call_output")}
-    for bundle in bundles:
-        for item in bundle.records:
-            if isinstance(item, ToolCallObservation):
-                yield TrajectoryToolCall(**item.model_dump(), output=outputs.get(item.tool_call_id))
+    items = (item for item in stored.output if isinstance(item, Mapping) and item.get("type") == "function_call_output")
+    outputs = {item.get("call_id"): item.get("output") for item in items}
+    for record in bundle.records:
+        if isinstance(record, ToolCallObservation):
+            yield TrajectoryToolCall(**record.model_dump(), output=outputs.get(record.tool_call_id))
 
 
-def _items(stored: StoredRollout, kind: str) -> list[Mapping[str, Any]]:
-    return [item for item in stored.output if isinstance(item, Mapping) and item.get("type") == kind]
+def _trajectory_call(call: ModelCallRecord) -> TrajectoryModelCall:
+    """Return a captured call as the trajectory contains it."""
+    metadata = {name: getattr(call, name) for name in ModelCallMetadata.model_fields}
+    return TrajectoryModelCall(
+        model_call_id=call.model_call_id,
+        started_at=call.started_at,
+        completed_at=call.completed_at,
+        duration_ms=call.latency_ms,
+        request=call.request,
+        response=call.response,
+        token_stats=TrajectoryTokenStats(
+            prompt_tokens=call.tokens_in,
+            completion_tokens=call.tokens_out,
+            reasoning_tokens=call.tokens_reasoning,
+            total_tokens=call.tokens_total,
+            cached_tokens=call.cached_tokens,
+        ),
+        response_metadata=ModelCallMetadata(**metadata),
+    )
 
 
 def _turns(
-    model_calls: list[TrajectoryModelCall],
-    tool_calls: list[TrajectoryToolCall],
-    captured_calls: list[Mapping[str, Any]],
+    calls: list[ModelCallRecord], invocations: list[AgentInvocation], task_id: str, rollout_id: str
 ) -> list[TrajectoryTurn]:
-    """Return one turn per model call, with the observed tool calls that refer to it or that its reply requests."""
-    observed_ids = {call.tool_call_id for call in tool_calls}
-    turns: list[TrajectoryTurn] = []
-    for index, (model_call, captured) in enumerate(zip(model_calls, captured_calls, strict=True)):
-        referring_ids = [
-            call.tool_call_id
-            for call in tool_calls
-            if call.model_call is not None and call.model_call.model_call_id == model_call.model_call_id
-        ]
-        requests = _items(StoredRollout(captured), "function_call")  # a captured call holds its response like a record
-        requested_ids = [str(item["call_id"]) for item in requests if item.get("call_id")]
-        requested_ids = [each for each in requested_ids if each in observed_ids and each not in referring_ids]
-        turns.append(
-            TrajectoryTurn(
-                turn_index=index,
-                invocation_id=model_call.invocation_id,
-                model_call_id=model_call.model_call_id,
-                tool_call_ids=[*referring_ids, *requested_ids],
-            )
+    """Return one turn per captured call, with the invocation that refers to it."""
+    owner = {ref.model_call_id: one.invocation_id for one in invocations for ref in one.model_calls}
+    return [
+        TrajectoryTurn(
+            turn_no=number,
+            invocation_id=owner.get(call.model_call_id),
+            task_id=task_id,
+            rollout_id=rollout_id,
+            timestamp=call.started_at,
+            reasoning_content=call.reasoning_content,
+            step_count=number,
+            model_calls=[ModelCallRef(model_call_id=call.model_call_id)],
         )
-    return turns
+        for number, call in enumerate(calls, start=1)
+    ]
 
 
 def _capture_gaps(capture: Mapping[str, Any]) -> list[ObservationGap]:

@@ -8,18 +8,19 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
-from nemo_gym.keys import NG_PHASES_KEY, NG_SECONDS_KEY
-from nemo_gym.rollouts.attribution import ServerTypeOf, classify_error, is_call_timeout
+from nemo_gym.keys import NG_PHASES_KEY, NG_SECONDS_KEY, RESPONSE_KEY_NAME
+from nemo_gym.rollouts.attribution import ServerTypeOf, classify_error, generated_response, is_call_timeout
+from nemo_gym.rollouts.crash_recovery import LOST_CALL_KINDS, MAX_RESENDS, ResendGate, ServerMonitor
 from nemo_gym.rollouts.outcome import (
     DEFAULT_RULE,
-    AnsweredJob,
     CancelledRollout,
     FailedRollout,
     Failure,
@@ -33,12 +34,13 @@ from nemo_gym.rollouts.outcome import (
     has_model_answer,
     truncate_to_microseconds,
 )
-from nemo_gym.rollouts.refusals import RefusalBreaker, RefusalGroup, refusal_reason
+from nemo_gym.rollouts.refusals import RefusalBreaker, RefusalGroup
+from nemo_gym.rollouts.stop_condition import StopCondition
 from nemo_gym.serve.process_status import Crash, RunningHandler
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.call_timing import phase_seconds, phases_from_error
 from nemo_gym.transport.event_loop import is_cancelled
-from nemo_gym.wire.stored_rollout import RolloutKey, StoredRollout
+from nemo_gym.wire.stored_rollout import REWARD_KEY, RolloutKey, Row
 
 logger = logging.getLogger("nemo_gym.rollouts")
 
@@ -57,13 +59,6 @@ MAX_ATTEMPTS_PER_RUN = 2
 left for a resumed run, after the cause is fixed."""
 RETRIED_KINDS = frozenset(FailureKind) - {FailureKind.INVALID_REWARD, FailureKind.INTERNAL}
 """Kinds that an agent defines are not retried within a run either."""
-
-LOST_CALL_KINDS = frozenset(
-    {FailureKind.SERVER_DIED, FailureKind.MODEL_UNREACHABLE, FailureKind.JUDGE_FAILED, FailureKind.TIMEOUT}
-)
-"""Kinds of failures that the crash of a server, or a blocked server, can cause."""
-MAX_RESENDS = 10
-"""How often one attempt may be sent again because another server or rollout ended or blocked a process."""
 
 ROLLOUT_DEADLINE = "rollout"
 
@@ -120,66 +115,6 @@ class InFlight:
         return self._clock() - self._sent.pop(job.key)[1]
 
 
-@dataclass(kw_only=True)
-class StopCondition:
-    """Early stop of a run: immediately after `max_failures`; after `max_tokens`, once the rollouts in flight end."""
-
-    max_failures: int | None = None
-    max_tokens: int | None = None
-    tokens: int = 0
-    """Tokens used so far; a resumed run starts with those of earlier runs."""
-    failures: int = 0
-    refusal: Failure | None = field(default=None, init=False)
-    """The refusal of a model endpoint that stopped the run."""
-    answers: dict[str, AnsweredJob] = field(default_factory=dict, init=False)
-    """By agent: the rollout sent last whose model calls succeeded; sent at 0 if that was in an earlier run."""
-    lost_servers: set[str] = field(default_factory=set, init=False)
-    """Servers that ended for good; rollouts that need them are not started."""
-    reason: str | None = field(default=None, init=False)
-    """Reason why no further rollouts are started; None while they are."""
-    is_immediate: bool = field(default=False, init=False)
-    """True if the rollouts in flight are cancelled as well."""
-
-    def __post_init__(self) -> None:
-        self._check_tokens()
-
-    def add_attempt(self, outcome: Outcome) -> None:
-        """Add the tokens of an attempt, scored or not, to those used."""
-        self.tokens += StoredRollout(outcome.record).total_tokens
-        self._check_tokens()
-
-    def record_answer(self, job: Job, sent_at: float) -> None:
-        """Record a rollout whose model calls succeeded."""
-        latest = self.answers.get(job.agent)
-        if latest is None or latest.sent_at <= sent_at:
-            self.answers[job.agent] = AnsweredJob(job, sent_at)
-
-    def add_outcome(self, outcome: Outcome) -> None:
-        """Count the final outcome of a rollout if it is a failure."""
-        if not isinstance(outcome, FailedRollout):
-            return
-        self.failures += 1
-        if self.max_failures is not None and self.failures >= self.max_failures:
-            rollouts = "a rollout" if self.max_failures == 1 else f"{self.failures} rollouts"
-            self.reason = f"{rollouts} failed (max_failures {self.max_failures})"
-            self.is_immediate = True
-
-    def refuse(self, failure: Failure) -> None:
-        """Start no further rollouts, because a model endpoint refuses the run; an earlier reason is kept."""
-        if self.reason is None:
-            self.refusal = failure
-            self.reason = f"{failure.server}: {refusal_reason(failure)}"
-
-    def finish(self) -> None:
-        """Set the reason if rollouts were not started because of a lost server."""
-        if self.lost_servers and self.reason is None:
-            self.reason = f"{', '.join(sorted(self.lost_servers))} ended and will not be restarted"
-
-    def _check_tokens(self) -> None:
-        if self.max_tokens is not None and self.tokens >= self.max_tokens and self.reason is None:
-            self.reason = f"{self.tokens:,} tokens are spent (max_total_tokens {self.max_tokens:,})"
-
-
 @dataclass(frozen=True, kw_only=True)
 class RolloutRetryPolicy:
     """Decides whether a failed rollout is retried in the same run, and after which pause."""
@@ -205,23 +140,6 @@ class RolloutRetryPolicy:
 NO_RETRIES = RolloutRetryPolicy()
 
 
-class ServerMonitor(Protocol):
-    """What the process that runs the servers knows about crashes."""
-
-    @property
-    def lost_instances(self) -> Collection[str]:
-        """The servers that ended and will not be restarted."""
-        ...
-
-    def blocking_handler(self, instance: str) -> RunningHandler | None:
-        """Return the handler that blocks a process which serves a server; None without one."""
-        ...
-
-    async def find_crashes(self, instance: str, since: float) -> Sequence[Crash]:
-        """Return the crashes since a time of processes that serve a server; wait for reports that may follow."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class AttemptRules:
     """The settings by which attempts are classified."""
@@ -237,6 +155,8 @@ class AttemptRules:
     needed_servers: Mapping[str, Collection[str]] = field(default_factory=dict)
     """For each instance, the instances that it uses, itself included."""
     monitor: ServerMonitor | None = None
+    resend_gates: defaultdict[str, ResendGate] = field(default_factory=lambda: defaultdict(ResendGate))
+    """By server: limits the rollouts that are sent again after its crashes."""
 
     def lost_server(self, agent: str) -> str | None:
         """Return a lost server that the rollouts of an agent need; None if they can run."""
@@ -245,6 +165,21 @@ class AttemptRules:
         lost = self.monitor.lost_instances
         return next((name for name in self.needed_servers.get(agent, (agent,)) if name in lost), None)
 
+    def _name_suspended(self, failure: Failure, needed: Collection[str]) -> Failure:
+        """Return a timeout with the suspended server that it is due to; on a busy machine, only its caller notices."""
+        assert self.monitor is not None
+        suspended = [name for name in sorted(needed) if self.monitor.is_suspended(name)]
+        if not suspended or failure.server in suspended:
+            return failure
+        return replace(failure, server=suspended[0], message=f"{failure.message}; {suspended[0]} is suspended")
+
+    def record_crash(self, job: Job, server: str, crashes_before: Mapping[str, int]) -> ResendGate | None:
+        """Return the gate of a server that another rollout ended; None if the rollout of the job does not use it."""
+        if server not in self.needed_servers.get(job.agent, ()):
+            return None
+        self.resend_gates[server].record_crash(crashes_before.get(server, 0), len(self.in_flight) + 1)
+        return self.resend_gates[server]
+
     async def find_culprit(self, job: Job, failure: Failure, sent_at: float) -> tuple[Failure, int]:
         """Return the failure with its culprit, and how often the attempt may be sent again if its rollout is innocent.
 
@@ -252,6 +187,10 @@ class AttemptRules:
         the request of another rollout to a server that both use. The failure of an innocent rollout is not counted.
         """
         needed = self.needed_servers.get(job.agent)
+        if failure.is_incomplete and self.monitor is not None:
+            if not await self.monitor.find_crashes(failure.server, sent_at):
+                return failure, 0
+            failure = replace(failure, kind=FailureKind.SERVER_DIED, refusal_status=None, retryable=True)
         if failure.kind not in LOST_CALL_KINDS or needed is None or failure.server not in self.needed_servers:
             return failure, 0
         if failure.server not in needed:  # in a later phase than dispatch, the rollout called the server after all
@@ -259,19 +198,18 @@ class AttemptRules:
             return replace(failure, is_counted=not is_innocent), MAX_RESENDS if is_innocent else 0
         if self.monitor is None or failure.refusal_status is not None:
             return failure, 0
-        own = job.key.rollout_id
-
-        def has_caused(culprit: RunningHandler) -> bool:
-            return culprit.server in needed and culprit.rollout in (None, own)
-
         if failure.kind == FailureKind.TIMEOUT:
             sent_at = time.monotonic()  # if a request of another rollout blocks the server, the crash follows
             blocking = self.monitor.blocking_handler(failure.server)
-            if blocking is None or has_caused(blocking):
-                note = f"; it is blocked: {blocking} is running" if blocking else ""
-                return replace(failure, message=failure.message + note), 0
-        crashes = await self.monitor.find_crashes(failure.server, sent_at)
-        is_lost = self.lost_server(job.agent) is not None
+            if blocking is None:
+                return self._name_suspended(failure, needed), 0
+            if self._may_belong_to(job, blocking):
+                return replace(failure, message=f"{failure.message}; it is blocked: {blocking} is running"), 0
+        return self._assign_crash(job, failure, await self.monitor.find_crashes(failure.server, sent_at))
+
+    def _assign_crash(self, job: Job, failure: Failure, crashes: Sequence[Crash]) -> tuple[Failure, int]:
+        """Return the failure with the culprit of the crashes that may have caused it, and the resends it allows."""
+        own, is_lost = job.key.rollout_id, self.lost_server(job.agent) is not None
         if not crashes:  # a server that was given up ended before this rollout was sent
             resends = 0 if failure.is_counted or is_lost else MAX_RESENDS
             return replace(failure, is_counted=failure.is_counted and not is_lost), resends
@@ -280,9 +218,15 @@ class AttemptRules:
             failure = replace(failure, message=f"{failure.message}; its process ended: {crash}")
         culprit = crash.handler
         if culprit is None or culprit.server not in self.needed_servers:
-            return failure, 0
-        failure = replace(failure, server=culprit.server, is_counted=has_caused(culprit))
+            return replace(failure, is_counted=not is_lost), 0
+        # A server that is given up has ended repeatedly, also outside any request of this rollout.
+        is_counted = self._may_belong_to(job, culprit) and (culprit.rollout == own or not is_lost)
+        failure = replace(failure, server=culprit.server, is_counted=is_counted)
         return failure, 0 if failure.is_counted or is_lost else MAX_RESENDS
+
+    def _may_belong_to(self, job: Job, handler: RunningHandler) -> bool:
+        """Return whether a handler may have run for the rollout of a job."""
+        return handler.server in self.needed_servers[job.agent] and handler.rollout in (None, job.key.rollout_id)
 
 
 async def collect(
@@ -427,9 +371,14 @@ async def attempt(job: Job, send: Send, rules: AttemptRules, on_cancel: Iterable
     A job is sent again, within the same attempt, if it did not cause the failure (`AttemptRules.find_culprit`).
     """
     rule = rules.scoring.get(job.agent, DEFAULT_RULE)
+    gate: ResendGate | None = None
     for resends in itertools.count():
-        start_time = time.monotonic()
         try:
+            if gate is not None:
+                await gate.enter()
+            crashes = {name: one.crashes for name, one in rules.resend_gates.items()}
+            start_time = time.monotonic()
+            result = None
             rules.in_flight.begin(job)
             try:
                 result = await send(job)
@@ -439,12 +388,15 @@ async def attempt(job: Job, send: Send, rules: AttemptRules, on_cancel: Iterable
                 failure, max_resends = await rules.find_culprit(job, failed.failure, start_time)
             finally:
                 rules.in_flight.end(job)
+                if gate is not None:
+                    gate.leave(is_answered=result is not None)
         except asyncio.CancelledError:
             for observer in on_cancel:
                 observer(CancelledRollout(job))
             raise
         if resends >= max_resends:
             return replace(failed, failure=failure)
+        gate = rules.record_crash(job, failure.server, crashes)
         logger.info("rollout %s is sent again: %s", job.key, failure.message)
     seconds = time.monotonic() - start_time
     outcome = classify_result(job, add_timing(result, seconds), rule=rule, max_tokens=rules.max_tokens)
@@ -465,7 +417,11 @@ def _failed_attempt(
     if not is_call_timeout(error):
         failure = _recognize_rollout_deadline(failure, seconds, rules.rollout_seconds)
     phases = phase_seconds({NG_PHASES_KEY: phases_from_error(error)}, seconds)
-    return FailedRollout(job, failure, {NG_PHASES_KEY: phases} if phases is not None else {}, seconds=seconds)
+    response = generated_response(error)
+    record = {name: value for name, value in job.row.items() if name not in (REWARD_KEY, RESPONSE_KEY_NAME)}
+    record |= {RESPONSE_KEY_NAME: response} if response is not None else {}
+    record |= {NG_PHASES_KEY: phases} if phases is not None else {}
+    return FailedRollout(job, failure, record, seconds=seconds)
 
 
 def add_timing(result: Any, seconds: float) -> Any:
@@ -486,3 +442,20 @@ def _recognize_rollout_deadline(failure: Failure, seconds: float, limit: float |
         return failure
     message = f"not done within {limit:g} s (rollout_timeout_seconds); {failure.message}"
     return replace(failure, deadline_name=ROLLOUT_DEADLINE, message=message)
+
+
+def in_completion_order(
+    coroutines: Iterable[Coroutine[Any, Any, tuple[Row, Any]]],
+) -> Iterator[Awaitable[tuple[Row, Any]]]:
+    """Run the coroutines and yield one awaitable for each; the n-th awaitable returns the n-th result to arrive.
+
+    An exception of a coroutine is raised by one awaitable and affects no other. Closing the iterator early cancels the
+    coroutines that are still running.
+    """
+    futures = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        yield from asyncio.as_completed(futures)
+    except GeneratorExit:
+        for future in futures:
+            future.cancel()
+        raise

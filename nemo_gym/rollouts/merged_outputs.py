@@ -9,11 +9,8 @@ import orjson
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.journal import RolloutReader, line_location, parse_lenient, scan_lines
-from nemo_gym.rollouts.run_files import FAILURES_ENDING, MATERIALIZED_ENDING, PREVIOUS_ENDING, PROFILE_ENDING
+from nemo_gym.rollouts.run_files import PREVIOUS_ENDING, is_output
 from nemo_gym.wire.stored_rollout import RolloutId, RolloutKey, Row, mark_invalid_reward
-
-COLLATED_FOLDER = "preprocessed_datasets"
-"""Folder of prepared dataset files, which are not outputs."""
 
 
 def find_outputs(patterns: str, *, output: Path | None = None) -> list[Path]:
@@ -27,19 +24,15 @@ def find_outputs(patterns: str, *, output: Path | None = None) -> list[Path]:
     """
     globs = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
     matches = {Path(match) for pattern in globs for match in glob.glob(pattern, recursive=True)}  # noqa: PTH207 - patterns may be absolute
-    paths = sorted(path for path in matches if path.is_file() and not _is_left_out(path))
+    paths = sorted(
+        path
+        for path in matches
+        if path.is_file() and is_output(path) and not path.parent.name.endswith(PREVIOUS_ENDING)
+    )
     outputs = [path for path in paths if output is None or path.resolve() != output.resolve()] or paths
     if not outputs:
         raise ConfigPathNotFoundError(f"no rollouts match {patterns!r}", fix="check input_glob")
     return outputs
-
-
-def _is_left_out(path: Path) -> bool:
-    return (
-        path.name.endswith((FAILURES_ENDING, MATERIALIZED_ENDING, PROFILE_ENDING))
-        or path.parent.name.endswith(PREVIOUS_ENDING)
-        or path.parent.name == COLLATED_FOLDER
-    )
 
 
 class MergedOutputs:

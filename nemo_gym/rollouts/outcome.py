@@ -91,6 +91,9 @@ class FailureKind(StrEnum):
     INTERNAL = "internal"
 
 
+FAILURE_KINDS = frozenset(FailureKind)
+
+
 class Phase(StrEnum):
     """The part of a rollout in which a failure happened."""
 
@@ -116,6 +119,8 @@ class Failure:
     """Only for a refusal: the status (5xx, 4xx, 3xx, 200) that the model endpoint answered."""
     is_counted: bool = True
     """False for a failure that the rollout did not cause (a wrong key, a server ended by another rollout)."""
+    is_incomplete: bool = False
+    """True if an answer broke off: with the crash of its process, the failure is a `server_died`."""
     deadline_name: str | None = None
     """Only for a timeout: the deadline that passed (`rollout`, `model_call`, `tool_call`, `verify`, `request`)."""
 
@@ -278,7 +283,7 @@ def _is_model_output(item: Any) -> bool:
     if not isinstance(item, dict):
         return False
     kind = item.get("type", "message")
-    return item.get("role", _ASSISTANT) == _ASSISTANT if kind == "message" else kind not in _NOT_FROM_A_MODEL
+    return (item.get("role") or _ASSISTANT) == _ASSISTANT if kind == "message" else kind not in _NOT_FROM_A_MODEL
 
 
 def outcome_record(outcome: Outcome) -> Row:
@@ -318,6 +323,11 @@ def _failure_fields(failure: Failure, seconds: float | None) -> Row:
     if not failure.retryable:
         fields[NG_TERMINAL_KEY] = True
     return fields
+
+
+def is_terminal_failure(record: Row) -> bool:
+    """Return whether a failure record says that no further attempt can succeed."""
+    return record.get(NG_TERMINAL_KEY) is True
 
 
 def truncate_to_microseconds(seconds: float) -> float:

@@ -17,6 +17,7 @@ from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.journal import HIGHEST_TASK
 from nemo_gym.keys import (
     AGENT_REF_KEY_NAME,
+    AGENTS,
     ATTEMPT_INDEX_KEY_NAME,
     NG_PHASES_KEY,
     NG_SECONDS_KEY,
@@ -26,6 +27,7 @@ from nemo_gym.keys import (
     TASK_INDEX_KEY_NAME,
 )
 from nemo_gym.rollouts.outcome import Job
+from nemo_gym.rollouts.routing import AgentRoutes, NoAgentNamed
 from nemo_gym.wire.stored_rollout import RolloutKey, Row
 
 logger = logging.getLogger("nemo_gym.rollouts")
@@ -36,8 +38,8 @@ LISTED_AGENTS = 10
 _FIELDS_OF_EARLIER_RUN = (ATTEMPT_INDEX_KEY_NAME, NG_SECONDS_KEY, NG_PHASES_KEY)
 """Fields to remove from a row that is a record of an earlier output."""
 
-Line = tuple[int, bytes]
-"""A line's number, counted from 1, and its bytes."""
+Line = tuple[int, bytes] | tuple[int, bytes, int]
+"""A line's number, counted from 1, its bytes, and its index among the rows if lines before it are left out."""
 Repeats = int | dict[str, int]
 """Rollouts per row: one number, or a number by agent, with `_default` for agents that are not listed."""
 
@@ -56,6 +58,8 @@ class PlanSummary:
     """Rollouts that were scored in an earlier run; they are not run again."""
     given_up: int = 0
     """Rollouts that failed too often or with a terminal failure; they are not run again."""
+    final: int = 0
+    """Those of them that further attempts cannot change."""
     to_run: int = 0
     resumed: bool = False
     kept: Path | None = None
@@ -70,6 +74,18 @@ class AgentNames:
     def __init__(self, names: Iterable[str]) -> None:
         self._names = sorted(names)
         self._problems: dict[str, str | None] = dict.fromkeys(self._names)  # None for a configured agent
+
+    @property
+    def only_name(self) -> str | None:
+        """The agent, if one is configured: rows that name none can mean no other."""
+        return self._names[0] if len(self._names) == 1 else None
+
+    @property
+    def choice(self) -> str:
+        """The advice for rows without an agent: the option that names one."""
+        return (
+            f"use --agent NAME: one of {', '.join(self._names[:LISTED_AGENTS])}" if self._names else "use --agent NAME"
+        )
 
     def problem(self, name: str) -> str | None:
         """Return the error message for an unknown agent; None if the agent is configured."""
@@ -90,6 +106,8 @@ class PlanOptions:
 
     agent_name: str | None = None
     """The agent of rows without an agent; other rows keep theirs."""
+    routes: AgentRoutes | None = None
+    """Rules for the agents of rows, which include `agent_name`; None: only `agent_ref` and `agent_name`."""
     repeats: Repeats = 1
     add_seed: bool = False
     """Request seed n from the model in rollout number n."""
@@ -132,12 +150,15 @@ class TaskNumbers:
         self._line_count = 0
         return self
 
-    def next_task(self, line: bytes, own_number: int | None) -> int:
-        """Return the task of the next line: `own_number` if the row has one, else the index of the first equal line."""
-        index = self._line_count
-        self._line_count += 1
-        if index == len(self._rollouts):
-            self._rollouts.append(self._high_rollouts.pop(index, 0))
+    def next_task(self, line: bytes, own_number: int | None, index: int | None = None) -> int:
+        """Return the task of the next line: `own_number` if the row has one, else the index of the first equal line.
+
+        `index` is that of the line; by default lines are counted.
+        """
+        index = self._line_count if index is None else index
+        self._line_count = index + 1
+        while index >= len(self._rollouts):
+            self._rollouts.append(self._high_rollouts.pop(len(self._rollouts), 0))
         first = self._first_lines.setdefault(hashlib.blake2b(line.strip(), digest_size=16).digest(), index)
         return first if own_number is None else own_number
 
@@ -167,18 +188,16 @@ def plan_jobs(
     tasks = tasks if tasks is not None else TaskNumbers()
     problems = RowProblems()
     used_agents: set[str] = set()
-    for number, line in lines:
+    for number, line, *index in lines:
         where = f"{source}:{number}"
         row = parse_row(line, where)
-        task = tasks.next_task(line, _own_task_number(row, where))
-        prepared, repeats = _prepare_row(row, options, problems, number, where)
-        if prepared is None:
-            continue
-        used_agents.add(prepared[AGENT_REF_KEY_NAME]["name"])
-        if problems:
-            continue  # the plan has failed; continue only to report further problems
-        for rollout in tasks.next_rollouts(task, repeats):
-            yield _make_job(prepared, task, rollout, options, where)
+        task = tasks.next_task(line, _own_task_number(row, where), *index)
+        for prepared, repeats in _prepare_row(row, options, problems, number, where):
+            used_agents.add(prepared[AGENT_REF_KEY_NAME]["name"])
+            if problems:
+                continue  # the plan has failed; continue only to report further problems
+            for rollout in tasks.next_rollouts(task, repeats):
+                yield _make_job(prepared, task, rollout, options, where)
     _raise_if_any(problems, source)
     if isinstance(options.repeats, dict):
         unused = sorted(set(options.repeats) - used_agents - {DEFAULT_REPEATS_KEY})
@@ -189,13 +208,13 @@ def plan_jobs(
 def check_rows(lines: Iterable[Line], options: PlanOptions, *, source: str) -> None:
     """Raise the errors that `plan_jobs` would raise for these lines, without numbering tasks."""
     problems = RowProblems()
-    for number, line in lines:
+    for number, line, *_ in lines:
         where = f"{source}:{number}"
         row = parse_row(line, where)
         _own_task_number(row, where)  # only for its errors, like `_add_seed` below
-        prepared, _ = _prepare_row(row, options, problems, number, where)
-        if prepared is not None and options.add_seed:
-            _add_seed(prepared[RESPONSES_CREATE_PARAMS_KEY_NAME], 0, where)
+        for prepared, _ in _prepare_row(row, options, problems, number, where):
+            if options.add_seed:
+                _add_seed(prepared[RESPONSES_CREATE_PARAMS_KEY_NAME], 0, where)
     _raise_if_any(problems, source)
 
 
@@ -230,45 +249,51 @@ def added_repeats(earlier: Repeats, current: Repeats) -> dict[str, int]:
 
 def _prepare_row(
     row: Row, options: PlanOptions, problems: RowProblems, number: int, location: str
-) -> tuple[Row | None, int]:
-    """Return the row to send, without its key, and its repeats; on a problem, add it and return None or 0 repeats."""
+) -> list[tuple[Row, int]]:
+    """Return the row to send to each of its agents, without its key, and its repeats.
+
+    A problem is added to `problems`; then the list is empty, or without a repeat count the repeats are 0.
+    """
     parameters = row.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
     if parameters is None and options.fill_prompt is not None:
         parameters = {}
-    reference = _agent_reference(row, options.agent_name)
-    problem = None
+    references, problem = _agent_references(row, options)
     if not isinstance(parameters, dict):
         problem = f"no object '{RESPONSES_CREATE_PARAMS_KEY_NAME}' and no prompt config"
     elif options.fill_prompt is not None and parameters.get("input"):
         problem = f"'{RESPONSES_CREATE_PARAMS_KEY_NAME}.input' exists, but a prompt config is set"
-    elif reference is None:
-        problem = f"no '{AGENT_REF_KEY_NAME}' with a name and no agent_name"
-    elif options.agents is not None:
-        problem = options.agents.problem(reference["name"])
     if problem is not None:
         problems.add(number, [RowProblem("", problem)])
-        return None, 0
-    assert reference is not None
+        return []
     if options.fill_prompt is not None:
         row = options.fill_prompt(row, location)
         parameters = row[RESPONSES_CREATE_PARAMS_KEY_NAME]
     for name in _FIELDS_OF_EARLIER_RUN:
         row.pop(name, None)
-    parameters = {**(parameters or {}), **options.overrides}
-    prepared = {**row, RESPONSES_CREATE_PARAMS_KEY_NAME: parameters, AGENT_REF_KEY_NAME: reference}
+    row = {**row, RESPONSES_CREATE_PARAMS_KEY_NAME: {**(parameters or {}), **options.overrides}}
     if options.skills_ref is not None:
-        prepared[SKILLS_REF_KEY_NAME] = dict(options.skills_ref)
-    return prepared, _repeats_of(reference["name"], options, problems, number)
+        row[SKILLS_REF_KEY_NAME] = dict(options.skills_ref)
+    return [
+        ({**row, AGENT_REF_KEY_NAME: reference}, _repeats_of(reference["name"], options, problems, number))
+        for reference in references
+    ]
 
 
-def _agent_reference(row: Row, default: str | None) -> Row | None:
-    """Return the row's reference to an agent, or one to `default` if the row has no reference; None if invalid."""
-    reference = row.get(AGENT_REF_KEY_NAME)
-    if isinstance(reference, dict) and isinstance(reference.get("name"), str) and reference["name"]:
-        return reference
-    if reference or not default:  # an invalid reference is not replaced by the default
-        return None
-    return {"type": "responses_api_agents", "name": default}
+def _agent_references(row: Row, options: PlanOptions) -> tuple[list[Row], str | None]:
+    """Return references to the agents of a row, and a problem if it has none or one that is not configured."""
+    routes = options.routes or AgentRoutes(default_agent=options.agent_name)
+    only_name = options.agents.only_name if options.agents is not None else None
+    try:
+        references = routes.references(row)
+    except NoAgentNamed:
+        if row.get(AGENT_REF_KEY_NAME) or not only_name:
+            advice = options.agents.choice if options.agents is not None else "use --agent NAME"
+            return [], f"no '{AGENT_REF_KEY_NAME}' with a name; {advice}"
+        references = [{"type": AGENTS, "name": only_name}]
+    except ConfigError as error:
+        return [], error.problem
+    unknown_agents = (options.agents.problem(one["name"]) for one in references) if options.agents is not None else ()
+    return references, next((problem for problem in unknown_agents if problem is not None), None)
 
 
 def _repeats_of(agent: str, options: PlanOptions, problems: RowProblems, number: int) -> int:

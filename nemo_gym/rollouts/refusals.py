@@ -8,15 +8,12 @@ content of the rows may still be the reason (status 400), a rollout that was ans
 """
 
 import asyncio
-import contextlib
 import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
-
-import orjson
 
 from nemo_gym.config.instances import server_instances
 from nemo_gym.errors import GymError
@@ -31,6 +28,7 @@ from nemo_gym.rollouts.outcome import (
     Outcome,
     has_model_answer,
 )
+from nemo_gym.transport.error_causes import innermost_cause
 from nemo_gym.transport.event_loop import is_cancelled
 
 logger = logging.getLogger("nemo_gym.rollouts")
@@ -59,7 +57,8 @@ _WORD_WITH_DIGIT = re.compile(r"\S*\d\S*")
 """Request ids, token counts and times, which differ between refusals for one reason."""
 _MESSAGE_FIELD = re.compile(r'"(?:message|detail)\\*":\s*\\*"(.+?)\\*"\s*[,}]', re.DOTALL)
 """The message in an error body, also if the body is escaped once or more as a JSON string."""
-INNER_SERVER = "calling an inner server: "
+_ENDPOINT_ANSWERED = re.compile(r"^(?:the endpoint|/run of \S+) answered \d+(?:: |$)")
+_CODE_AT_END = re.compile(r" \([a-z]\w+\)$")
 _REDIRECTS, _SERVER_ERRORS = range(300, 400), range(500, 600)
 _REASONS = {
     401: "refuses the key",
@@ -304,25 +303,20 @@ def refusal_reason(failure: Failure) -> str:
 
 
 def _endpoint_message(text: str) -> str:
-    """Return the endpoint's own message from the text of nested errors, in one line."""
-    while INNER_SERVER in text:
-        text = text.partition(INNER_SERVER)[2]
-        with contextlib.suppress(orjson.JSONDecodeError):  # the last one is the endpoint's body; a long one was cut
-            inner = orjson.loads(text)
-            text = inner if isinstance(inner, str) else text
-    match = _MESSAGE_FIELD.search(text)
-    line = " ".join((match[1] if match else text).split())
+    """Return the endpoint's own message from the message of a failure, in one line, without its code."""
+    text = innermost_cause(_ENDPOINT_ANSWERED.sub("", text))
+    match = _MESSAGE_FIELD.search(text)  # in a body that was cut
+    line = _CODE_AT_END.sub("", " ".join((match[1] if match else text).split()))
     return line if len(line) <= LONGEST_TEXT else f"{line[:LONGEST_TEXT]}…"
 
 
 def endpoint_refused(failure: Failure, config: Mapping[str, Any], counts: str) -> EndpointRefused:
     """Build the error of a run that a model endpoint refuses; `counts` tells how many rollouts are left."""
     names = " and ".join(_keys_to_fix(failure, config)) or f"the configuration of {failure.server}"
-    return EndpointRefused(
-        f"{refusal_reason(failure)}: {counts}",
-        where=failure.server,
-        fix=f"fix {names} and run the same command with --resume",
-    )
+    fix = f"fix {names} and run the same command with --resume"
+    if failure.refusal_status in ROW_STATUSES:  # no rollout of this run or an earlier one shows that rows are at fault
+        fix += "; if the message is about the content of the rows, correct them and start a run with another --output"
+    return EndpointRefused(f"{refusal_reason(failure)}: {counts}", where=failure.server, fix=fix)
 
 
 def _keys_to_fix(failure: Failure, config: Mapping[str, Any]) -> Iterator[str]:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.outcome import Job
-from nemo_gym.rollouts.plan import Line, PlanOptions, PlanSummary, added_repeats, plan_jobs, plan_more, read_lines
+from nemo_gym.rollouts.plan import Line, PlanOptions, PlanSummary, added_repeats, plan_jobs, plan_more
 from nemo_gym.rollouts.plan import check_rows as check_planned_rows
+from nemo_gym.rollouts.row_selection import RowSelection
 from nemo_gym.rollouts.run_identity import (
     Identity,
     RowHash,
@@ -43,7 +44,7 @@ class CollectionRequest:
     source: Path
     source_name: str
     """The path as the user wrote it, for messages."""
-    limit: int | None
+    selection: RowSelection
     options: PlanOptions
     identity: Identity
     """Identity of the requested run, without the hash of its rows."""
@@ -51,6 +52,8 @@ class CollectionRequest:
     force: bool = False
     overwrite: bool = False
     max_attempts: int = 3
+    retry_terminal: bool = False
+    """Also retry rollouts whose failure was final; true if the user set the maximum number of attempts."""
     limits: Mapping[str, int | None] | None = None
     """Limits of one rollout by name; a rollout that ended at a lower limit is run again."""
     on_read: OnRead = lambda _rows, _fraction: None
@@ -58,7 +61,7 @@ class CollectionRequest:
     def lines(self) -> Iterator[Line]:
         """Yield the lines of the input that are used, and call `on_read` periodically."""
         bytes_read = 0
-        for count, line in enumerate(read_lines(self.source, self.limit), start=1):
+        for count, line in enumerate(self.selection.lines(self.source), start=1):
             bytes_read += len(line[1])
             yield line
             if not count % _LINES_PER_REPORT:
@@ -160,14 +163,15 @@ def _start_run(store: RolloutStore, request: CollectionRequest, notes: list[str]
 def _resume_run(store: RolloutStore, request: CollectionRequest) -> PreparedRun:
     """Check that the stored run is the requested one, and return its unfinished rollouts as jobs."""
     notes = _update_identity(store, request)
-    history = store.history(request.limits)
+    history = store.history(request.limits, retry_terminal=request.retry_terminal)
     total, finished = store.planned_count(), len(history.finished)
     given_up = history.count_given_up(request.max_attempts)
     to_run = max(0, total - finished - given_up)
     logger.info("resuming: %d rollouts, %d finished, %d given up, %d to run", total, finished, given_up, to_run)
     for note in notes:
         logger.info(note)
-    summary = PlanSummary(total, finished, given_up, to_run, resumed=True, notes=notes)
+    final = len(history.final - history.finished)
+    summary = PlanSummary(total, finished, given_up, final, to_run, resumed=True, notes=notes)
     jobs = store.unfinished_jobs(history, request.max_attempts)
     return PreparedRun(summary, jobs, history.tokens, store.finished_job(history))
 

@@ -17,6 +17,8 @@ FAILURES_ENDING = "_failures.jsonl"
 MATERIALIZED_ENDING = "_materialized_inputs.jsonl"
 AGGREGATE_METRICS_ENDING = "_aggregate_metrics.json"
 PREVIOUS_ENDING = "_previous"
+COLLATED_FOLDER = "preprocessed_datasets"
+"""Folder of prepared dataset files, which are not outputs."""
 PROFILE_ENDING = "_reward_profiling.jsonl"
 DERIVED_ENDINGS = (PROFILE_ENDING, "_agent_metrics.json")
 """Files that other commands make from the output. They are moved with it, because they describe this output only."""
@@ -43,6 +45,8 @@ aggregate_metrics_path_for = partial(_sibling, ending=AGGREGATE_METRICS_ENDING)
 """Returns `dir/x_aggregate_metrics.json`: one entry per agent."""
 run_path_for = partial(_sibling, ending="_run.json")
 """Returns `dir/x_run.json`: the identity of the run, for resume matching."""
+labels_path_for = partial(_sibling, ending="_labels.json")
+"""Returns `dir/x_labels.json`: environment, model, name and tags of the run."""
 index_folder_for = partial(_sibling, ending="_index")
 """Returns `dir/x_index`: the indexes of the files of the run; rebuilt when missing."""
 previous_folder_for = partial(_sibling, ending=PREVIOUS_ENDING)
@@ -84,7 +88,7 @@ def find_runs(paths: Sequence[str | Path]) -> list[RunFiles]:
     outputs: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            inside = [file for file in sorted([*path.glob("*.jsonl"), *path.glob("*/*.jsonl")]) if _is_output(file)]
+            inside = [file for file in sorted([*path.glob("*.jsonl"), *path.glob("*/*.jsonl")]) if is_output(file)]
             if not inside:
                 raise NothingToView("this folder contains no rollouts (*.jsonl)", where=str(path))
             outputs += inside
@@ -92,11 +96,16 @@ def find_runs(paths: Sequence[str | Path]) -> list[RunFiles]:
             outputs.append(output_of(path))  # a run without scored rollouts has side files but no output
         else:
             raise NothingToView("file or folder not found", where=str(path), fix="gym eval run --output FILE")
-    return [RunFiles(output) for output in dict.fromkeys(output.absolute() for output in outputs)]
+    unique: dict[Path, Path] = {}
+    for output in outputs:  # a link such as `latest` shows a run a second time
+        unique.setdefault(output.resolve(), output.absolute())
+    return [RunFiles(output) for output in unique.values()]
 
 
-def _is_output(path: Path) -> bool:
-    return not path.name.endswith((FAILURES_ENDING, MATERIALIZED_ENDING))
+def is_output(path: Path) -> bool:
+    """Return False for a side file of an output (failures, inputs, profile) and for a prepared dataset."""
+    is_side_file = path.name.endswith((FAILURES_ENDING, MATERIALIZED_ENDING, PROFILE_ENDING))
+    return not is_side_file and path.parent.name != COLLATED_FOLDER
 
 
 def output_of(path: Path) -> Path:
@@ -111,7 +120,7 @@ def files_of_run(output: Path) -> list[Path]:
     """List the files of a run in the order they are moved: rows first, so that a half-moved run is not resumed."""
     derived = [_sibling(output, ending) for ending in DERIVED_ENDINGS]
     own = (materialized_path_for, run_path_for, index_folder_for, failures_path_for, aggregate_metrics_path_for)
-    return [*(path_for(output) for path_for in own), *derived, output]
+    return [*(path_for(output) for path_for in (*own, labels_path_for)), *derived, output]
 
 
 def move_aside(output: Path) -> Path | None:

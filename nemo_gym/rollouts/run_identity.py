@@ -22,7 +22,7 @@ from nemo_gym.config.instances import server_instances
 from nemo_gym.config.search_roots import _resolve_under_cwd_or_install
 from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.journal import StoreError, read_rows, unwritable_file
-from nemo_gym.rollouts.plan import Repeats
+from nemo_gym.rollouts.plan import Line, Repeats
 from nemo_gym.rollouts.run_files import output_of, run_path_for
 from nemo_gym.wire.stored_rollout import RolloutId, RolloutKey
 
@@ -32,7 +32,7 @@ DISTRIBUTION = "nemo-gym"
 _MACHINE_FIELDS = frozenset({"host", "port", "num_workers", "hosting", "datasets", "max_concurrent_requests"})
 """Server fields that affect placement and speed but not results, and `datasets`, because rows have their own hash."""
 _ADDRESS_ENDING = "base_url"
-_GLOBAL_FIELDS = ("skip_verification", "skip_verification_reward")
+_GLOBAL_FIELDS = ("skip_verification", "skip_verification_reward", "response_cache")
 _SKIPPED_FOLDERS = frozenset({"tests", "data", "__pycache__", "node_modules", "build", "dist"})
 _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:.*\bextra\s*==\s*['\"](?P<extra>[^'\"]+))?")
 _RELEVANT_EXTRAS = frozenset({None, "math", "embedded"})
@@ -82,11 +82,11 @@ class RowHash:
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=16)
 
-    def hashing(self, lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    def hashing(self, lines: Iterable[Line]) -> Iterator[Line]:
         """Yield the lines unchanged and add each to the hash."""
-        for number, line in lines:
-            self._hash.update(line.strip() + b"\n")
-            yield number, line
+        for line in lines:
+            self._hash.update(line[1].strip() + b"\n")
+            yield line
 
     def text(self) -> str:
         return f"blake2b:{self._hash.hexdigest()}"
@@ -231,7 +231,7 @@ def has_same_rows(stored: Identity, current: Identity) -> bool:
     return (
         bool(current.file_stat)
         and stored.file_stat == current.file_stat
-        and stored.plan.get("limit") == current.plan.get("limit")
+        and all(stored.plan.get(name) == current.plan.get(name) for name in ("limit", "selection"))
     )
 
 

@@ -22,6 +22,7 @@ from nemo_gym.journal import (
 from nemo_gym.rollouts import run_files
 from nemo_gym.rollouts.lock import RunLock
 from nemo_gym.rollouts.outcome import (
+    FAILURE_KINDS,
     REFUSAL_STATUS,
     CancelledRollout,
     FailureKind,
@@ -57,6 +58,8 @@ class RunHistory:
     """Number of failures that do not count as attempts, because the rollout did not cause them."""
     terminal: set[int] = field(default_factory=set)
     """Rollouts with a failure after which they are not run again."""
+    final: set[int] = field(default_factory=set)
+    """Those of them that no number of attempts changes: an agent declared it, or a limit ended them."""
     tokens: int = 0
     """Tokens of all stored rollouts, failed ones included."""
 
@@ -256,11 +259,12 @@ class RolloutStore:
             self._planned_count = sum(1 for _ in self._inputs.entries())
         return self._planned_count
 
-    def history(self, limits: Mapping[str, int | None] | None = None) -> RunHistory:
+    def history(self, limits: Mapping[str, int | None] | None = None, *, retry_terminal: bool = False) -> RunHistory:
         """Load the stored rollouts from the index. Memory is a few dozen bytes per stored rollout.
 
         A terminal failure does not count if the limit that ended the rollout is higher or off in `limits` (the current
-        limits by name), or if an earlier version stored it for a refusal.
+        limits by name), or if an earlier version stored it for a refusal. With `retry_terminal`, only those that an
+        agent declared and those of limits count: the user allows further attempts.
         """
         scored, failed = self.open()
         history = RunHistory()
@@ -279,10 +283,12 @@ class RolloutStore:
                 history.terminal.discard(key)
                 if stored.is_counted:
                     history.failures[key] -= 1
-            elif limits is not None and _is_limit_higher_now(stored.failure, limits):
-                history.terminal.discard(key)
-            else:
-                history.terminal.add(key)
+                continue
+            is_final = stored.failure_class not in FAILURE_KINDS
+            is_limit_higher = limits is not None and _is_limit_higher_now(stored.failure, limits)
+            is_terminal = not is_limit_higher and (is_final or not retry_terminal)
+            (history.terminal.add if is_terminal else history.terminal.discard)(key)
+            (history.final.add if is_terminal and is_final else history.final.discard)(key)
         return history
 
     def write(self, outcome: Outcome) -> None:
@@ -296,6 +302,11 @@ class RolloutStore:
         scored, failed = self.open()
         journal = scored if isinstance(outcome, ScoredRollout) else failed
         journal.add(outcome.job.key, outcome_record(outcome))
+
+    def unscored_tasks(self) -> list[int]:
+        """Return the tasks that have a planned rollout without a score, in order."""
+        finished = self.history().finished
+        return sorted({entry.task for entry in self._inputs.entries() if _packed_key(entry) not in finished})
 
     def records(self) -> Iterator[Row]:
         """Yield the records of the output in order; a record with an invalid reward is marked as a failure."""

@@ -34,6 +34,7 @@ class SandboxStatus(StrEnum):
 
     STARTING = "starting"
     RUNNING = "running"
+    PAUSED = "paused"
     STOPPED = "stopped"
     ERROR = "error"
     UNKNOWN = "unknown"
@@ -48,6 +49,19 @@ class SandboxResources:
     disk_gib: float | None = None
     gpu: int | None = None
     gpu_type: str | None = None
+
+    @classmethod
+    def from_mapping(cls, mapping: "Mapping[str, Any] | None") -> "SandboxResources":
+        """Return the resources of a configuration; numbers may be written as text.
+
+        Raises:
+            ValueError: a key is unknown, or a value is not a number.
+        """
+        casts: dict[str, Any] = {"cpu": float, "memory_mib": int, "disk_gib": float, "gpu": int, "gpu_type": str}
+        values = dict(mapping or {})
+        if unknown := sorted(str(key) for key in values if key not in casts):
+            raise ValueError(f"Unknown sandbox resource keys: {', '.join(unknown)} (known: {', '.join(casts)})")
+        return cls(**{key: None if value is None else casts[key](value) for key, value in values.items()})
 
 
 @dataclass
@@ -69,11 +83,12 @@ class SandboxSpec:
     resources: SandboxResources = field(default_factory=SandboxResources)
     entrypoint: list[str] | None = None
     provider_options: dict[str, Any] = field(default_factory=dict)
-    ports: list[int] = field(default_factory=list)
+    ports: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        if isinstance(self.resources, Mapping):
-            self.resources = SandboxResources(**self.resources)
+        if self.resources is None or isinstance(self.resources, Mapping):
+            self.resources = SandboxResources.from_mapping(self.resources)
+        self.ports = tuple(self.ports)
         for name, seconds in (("ttl_s", self.ttl_s), ("ready_timeout_s", self.ready_timeout_s)):
             if seconds is not None and seconds <= 0:
                 raise ValueError(f"SandboxSpec.{name} must be more than 0 seconds, not {seconds}")
@@ -143,8 +158,12 @@ class SandboxHandle:
 class SandboxEndpoint:
     """The URL of a port of the sandbox, and the headers that requests to it need."""
 
-    url: str
+    endpoint: str
     headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return self.endpoint
 
 
 class ExecOptions(TypedDict, total=False):

@@ -20,7 +20,6 @@ from contextvars import Context
 from typing import Any, Protocol
 
 from fastapi import FastAPI, Response
-from pydantic import BaseModel
 from starlette.types import Message, Receive, Scope, Send
 
 from nemo_gym.errors import SessionLost
@@ -47,7 +46,6 @@ from nemo_gym.transport import call_timing, deadlines
 from nemo_gym.transport.asgi import collect_reply, run_app, scope_of, write_reply
 from nemo_gym.transport.event_loop import handler_error
 from nemo_gym.wire.call_reply import Call, Reply, encode_model
-from nemo_gym.wire.stored_rollout import RolloutId
 
 _REQUEST_HEADERS = frozenset(
     {"accept", "content-encoding", "content-length", "content-type", "cookie", DEADLINE_HEADER, "host"}
@@ -171,7 +169,7 @@ class CallHandler:
             # A model of the sender: its fields, or the model as JSON, become the input of the receiver.
             fields = plan.body_fields.extract(body) if plan.body_fields is not None else None
             body = call.body_bytes() if fields is None else fields
-        label = self._label(plan, call.rollout)
+        label = handler_label(self._handler_names.get(plan.route.path) or self._name(plan), call.rollout)
         if alarm is None:
             return run_handler(self._run_within_deadline(call, plan, body, prefix), label, Context())  # type: ignore[arg-type]  # a Reply, because no `request` is passed
         return run_handler(self._run(call, plan, body, alarm, prefix), label, Context(), alarm.task)  # type: ignore[arg-type]
@@ -195,7 +193,7 @@ class CallHandler:
         rollout = call_timing.parse_rollout(headers.get(ROLLOUT_HEADER))
         call = Call(scope["method"], "", scope["path"], b"", headers, None, self.server_name, rollout, seconds)
         work = self._run_within_deadline(call, plan, None, prefix, request)
-        outcome = await run_handler(work, self._label(plan, rollout))
+        outcome = await run_handler(work, handler_label(self._name(plan), rollout))
         if isinstance(outcome, Reply):
             try:
                 outcome.body = outcome.body_bytes()
@@ -207,23 +205,22 @@ class CallHandler:
         scope[OUTCOME_KEY] = outcome
         return False
 
-    def _label(self, plan: EndpointPlan, rollout: RolloutId | None) -> bytes:
-        """Return the label of a request in `process_status`."""
-        name = self._handler_names.get(plan.route.path)
+    def _name(self, plan: EndpointPlan) -> bytes:
+        """Return the name of a handler in `process_status`, which is the same for all its requests."""
+        path = plan.route.path
+        name = self._handler_names.get(path)
         if name is None:
-            name = handler_name(self.server_name, " ".join(plan.route.methods or ()), plan.route.path)
-            self._handler_names[plan.route.path] = name
-        return handler_label(name, rollout)
+            name = self._handler_names[path] = handler_name(self.server_name, " ".join(plan.route.methods or ()), path)
+        return name
 
     def _find_plan(self, method: str, path: str) -> tuple[EndpointPlan | None, re.Match[str] | None]:
         """Return the plan of the endpoint at a path, and the rollout prefix of the path; each None if absent."""
-        prefix = None
-        if self._has_rollout_prefixes and path.startswith(ROLLOUT_PREFIX_START):
-            path, prefix = split_path(path)
-            if prefix is not None and prefix["tokens"] is not None and path not in MODEL_ENDPOINTS:
-                return None, prefix  # the middleware notes requests that token capture does not see
-        plan = self.router.plan(method, path)
-        return (plan if plan is not None and plan.has_plain_path else None), prefix
+        if not self._has_rollout_prefixes or not path.startswith(ROLLOUT_PREFIX_START):
+            return self.router.plain_plan(method, path), None
+        path, prefix = split_path(path)
+        if prefix is not None and prefix["tokens"] is not None and path not in MODEL_ENDPOINTS:
+            return None, prefix  # the middleware notes requests that token capture does not see
+        return self.router.plain_plan(method, path), prefix
 
     async def _run_within_deadline(
         self, call: Call, plan: EndpointPlan, body: Any, prefix: re.Match[str] | None, request: GymRequest | None = None
@@ -272,14 +269,20 @@ class CallHandler:
             adopt_rollout(prefix)
         session: dict[str, Any] | None = None
         try:
-            if request is None and self._reads_cookies and self.sessions is not None:
-                cookie = call.cookie(self.sessions.cookie_name)
-                session = self.sessions.open_session(() if cookie is None else (cookie,), plan.route.path)
-            if request is None and plan.request_name is not None:
-                request = CallRequest(self, call, plan, session)
-            result: Any = await _call_endpoint(plan, body, request)
-        except SessionLost as error:
-            result = error
+            if request is None:
+                if self._reads_cookies and self.sessions is not None:
+                    cookie = call.cookie(self.sessions.cookie_name)
+                    session = self.sessions.open_session(() if cookie is None else (cookie,), plan.route.path)
+                if plan.request_name is not None:
+                    request = CallRequest(self, call, plan, session)
+            if plan.body is not None:
+                body = plan.validate_body(await request.body() if body is None and request is not None else body)
+            injected = None if plan.response_name is None else plan.new_response()
+            result: Any = plan.result(await plan.handler(**plan.arguments(body, request, injected)), injected)
+        except BaseException as error:
+            if isinstance(error, GeneratorExit) and _is_raised_here(error):
+                raise  # this coroutine is closed
+            result = await handler_error(error)
         if request is not None:
             session = request.final_session()
         reply = self._plain_reply(result, session)
@@ -287,20 +290,20 @@ class CallHandler:
 
     def _plain_reply(self, result: Any, session: dict[str, Any] | None) -> Reply | None:
         """Return the reply; None if the result or the session must go through the app's middleware."""
-        is_whole = type(result) is WholeResponse
-        if not is_whole and isinstance(result, _UNUSUAL):
+        is_unusual = isinstance(result, _UNUSUAL)
+        if is_unusual and type(result) is not WholeResponse:
             return None
         cookie = None
-        if self._sets_cookies and self.sessions is not None:
+        if self._sets_cookies:
             if not session:  # the middleware deletes the cookie of an emptied session
                 return None
+            sessions = self.sessions
+            assert sessions is not None
             try:
-                cookie = (self.sessions.cookie_name, self.sessions.codec.encode(session), COOKIE_ATTRIBUTES)
+                cookie = (sessions.cookie_name, sessions.codec.encode(session), COOKIE_ATTRIBUTES)
             except TypeError:  # the session contains a value that is not JSON
                 return None
-        if is_whole:
-            return _whole_reply(result, cookie)
-        return Reply(200, result, cookie=cookie)
+        return _whole_reply(result, cookie) if is_unusual else Reply(200, result, cookie=cookie)
 
     def scope_for(self, call: Call, plan: EndpointPlan) -> Scope:
         """Return the ASGI scope that the handler of a call would receive over HTTP."""
@@ -315,17 +318,9 @@ class CallHandler:
         return scope | self.router.route_scope(plan) | {"app": self.app}
 
 
-async def _call_endpoint(
-    plan: EndpointPlan, body: Any, request: GymRequest | None
-) -> Response | BaseModel | bytes | BaseException:
-    """Validate the body, which is read from the request if it is None; return the result or error of the handler."""
-    try:
-        if plan.body is not None:
-            body = plan.validate_body(await request.body() if body is None and request is not None else body)
-        injected = plan.new_response() if plan.response_name is not None else None
-        return plan.result(await plan.handler(**plan.arguments(body, request, injected)), injected)
-    except BaseException as error:
-        return await handler_error(error)
+def _is_raised_here(error: BaseException) -> bool:
+    """Return True if an exception was raised in the function that catches it, not in code that the function calls."""
+    return error.__traceback__ is None or error.__traceback__.tb_next is None
 
 
 def _whole_reply(response: WholeResponse, cookie: tuple[str, str, str] | None) -> Reply:

@@ -1,7 +1,8 @@
-"""Rollout id of a request, sent as a path prefix: `/ng-rollout/<id>[/training-token-capture]/…`.
+"""Rollout id of a request, sent as a path prefix: `/ng-rollout/<id>[/training-token-capture][/budget/<budget>]/…`.
 
 The id is in the path because many clients can only be configured with a base URL. The middleware removes the prefix and
-sets the current rollout id while the request is served.
+sets the current rollout id while the request is served. The budget is that of a program which calls a model outside of
+its agent server (`serve.rollout_budgets`).
 """
 
 import re
@@ -14,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.keys import (
     ATTEMPT_INDEX_KEY_NAME,
+    BUDGET_PATH_SEGMENT,
     ROLLOUT_ID_KEY_NAME,
     ROLLOUT_INDEX_KEY_NAME,
     ROLLOUT_PATH_PREFIX,
@@ -29,13 +31,16 @@ ROLLOUT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """Pattern of rollout ids, which are also safe file names, because capture files are named after them."""
 
 _PREFIX = re.compile(
-    rf"/{ROLLOUT_PATH_PREFIX}/(?P<id>{ROLLOUT_ID.pattern})(?P<tokens>/{TOKEN_CAPTURE_PATH_SEGMENT})?(?=/|$)"
+    rf"/{ROLLOUT_PATH_PREFIX}/(?P<id>{ROLLOUT_ID.pattern})(?P<tokens>/{TOKEN_CAPTURE_PATH_SEGMENT})?"
+    rf"(?:/{BUDGET_PATH_SEGMENT}/(?P<budget>[a-z0-9-]+))?(?=/|$)"
 )
 ROLLOUT_PREFIX_START = f"/{ROLLOUT_PATH_PREFIX}/"
 MODEL_ENDPOINTS = frozenset({"/v1/responses", "/v1/chat/completions", "/v1/messages"})
+_GEMINI_METHODS = (":generateContent", ":streamGenerateContent")
 
 _rollout_id: ContextVar[str | None] = ContextVar("nemo_gym_rollout_id", default=None)
 _token_capture: ContextVar[bool] = ContextVar("nemo_gym_token_capture", default=False)
+_budget: ContextVar[str | None] = ContextVar("nemo_gym_rollout_budget", default=None)
 
 
 def current_rollout_id() -> str | None:
@@ -48,6 +53,16 @@ def current_token_capture() -> bool:
     return _token_capture.get()
 
 
+def current_budget_text() -> str | None:
+    """Return the budget in the path of the request being served, as text; None without one."""
+    return _budget.get()
+
+
+def is_model_endpoint(path: str) -> bool:
+    """Return True if a POST to this path generates tokens, which are captured."""
+    return path in MODEL_ENDPOINTS or path.endswith(_GEMINI_METHODS)
+
+
 def split_path(path: str) -> tuple[str, re.Match[str] | None]:
     """Return the path without its rollout prefix, and the match of the prefix (None without one)."""
     prefix = _PREFIX.match(path) if path.startswith(ROLLOUT_PREFIX_START) else None
@@ -58,6 +73,8 @@ def adopt_rollout(prefix: re.Match[str]) -> None:
     """Set the current rollout id from a path prefix. The current context must be new."""
     _rollout_id.set(prefix["id"])
     _token_capture.set(prefix["tokens"] is not None)
+    if prefix["budget"] is not None:
+        _budget.set(prefix["budget"])
 
 
 class rollout_context:  # noqa: N801 - called like a function, once for every rollout
@@ -114,6 +131,8 @@ def maybe_rollout_id_from_run_body(body: BaseModel | Mapping[str, Any]) -> str |
     """
     rollout_id = _field(body, ROLLOUT_ID_KEY_NAME)
     if rollout_id is None:
+        rollout_id = _field(body, "capture_rollout_id")  # the field of `BaseRunRequest`
+    if rollout_id is None:
         index = rollout_index_from_run_body(body)
         if index is None:
             return None
@@ -127,12 +146,12 @@ def maybe_rollout_id_from_run_body(body: BaseModel | Mapping[str, Any]) -> str |
     return f"{rollout_id}-a{attempt}" if attempt else rollout_id
 
 
-def rollout_path_prefix(rollout_id: str | None, *, token_capture: bool = False) -> str:
-    """Return `/ng-rollout/<id>[/training-token-capture]`; empty without an id."""
+def rollout_path_prefix(rollout_id: str | None, *, token_capture: bool = False, budget: str | None = None) -> str:
+    """Return `/ng-rollout/<id>[/training-token-capture][/budget/<budget>]`; empty without an id."""
     if not rollout_id:
         return ""
     tokens = f"/{TOKEN_CAPTURE_PATH_SEGMENT}" if token_capture else ""
-    return f"/{ROLLOUT_PATH_PREFIX}/{rollout_id}{tokens}"
+    return f"/{ROLLOUT_PATH_PREFIX}/{rollout_id}{tokens}" + (f"/{BUDGET_PATH_SEGMENT}/{budget}" if budget else "")
 
 
 def needs_rollout_ids(config: Mapping[str, Any]) -> bool:
@@ -155,9 +174,11 @@ def prefix_for_call(server_type: str, url_path: str, body: Any) -> str:
     return ""
 
 
-def apply_rollout_prefix(base_url: str, rollout_id: str | None, *, token_capture: bool = False) -> str:
+def apply_rollout_prefix(
+    base_url: str, rollout_id: str | None, *, token_capture: bool = False, budget: str | None = None
+) -> str:
     """Return `base_url` with the rollout prefix between the address and its path: `http://h:1/ng-rollout/<id>/v1`."""
-    prefix = rollout_path_prefix(rollout_id, token_capture=token_capture)
+    prefix = rollout_path_prefix(rollout_id, token_capture=token_capture, budget=budget)
     if not prefix:
         return base_url
     scheme, separator, rest = base_url.partition("://")
@@ -185,5 +206,9 @@ class RolloutContextMiddleware:
         if scope.get("raw_path"):
             # Rollout ids need no percent-encoding, so the prefix has the same length in both paths.
             inner_scope["raw_path"] = scope["raw_path"][prefix.end() :] or b"/"
-        with rollout_context(prefix["id"], token_capture=prefix["tokens"] is not None):
-            await self.app(inner_scope, receive, send)
+        reset_token = _budget.set(prefix["budget"])
+        try:
+            with rollout_context(prefix["id"], token_capture=prefix["tokens"] is not None):
+                await self.app(inner_scope, receive, send)
+        finally:
+            _budget.reset(reset_token)

@@ -266,8 +266,6 @@ class EndpointPlan:
     status: int
     takes_models: bool
     """True if the endpoint accepts models from callers in this process (attribute `takes_models` of the endpoint)."""
-    has_plain_path: bool
-    """True if the path contains no characters that clients or servers could encode differently."""
 
     def validate_body(self, body: Any) -> Any:
         """Validate a body given as bytes of JSON or as parsed data; return a model unchanged.
@@ -278,10 +276,8 @@ class EndpointPlan:
         """
         if type(body) is bytes:
             _check_body_size(len(body))
-            body = _parse_body(body)
-        elif type(body) is not dict:
-            return body
-        return self._validate_parsed(body)
+            return self._validate_parsed(_parse_body(body))
+        return self._validate_parsed(body) if type(body) is dict else body
 
     def _validate_parsed(self, body: Any) -> Any:
         assert self.body is not None
@@ -396,7 +392,6 @@ def plan_for(route: APIRoute) -> EndpointPlan | None:
         answer=None if route.response_model is None else TypeAdapter(route.response_model),
         status=int(route.status_code or 200),
         takes_models=getattr(endpoint, "takes_models", False),
-        has_plain_path=_PLAIN_PATH.fullmatch(route.path) is not None,
     )
 
 
@@ -443,6 +438,7 @@ class EndpointRouter:
         self.router = router
         self.general: ASGIApp = router.middleware_stack
         self._plans: dict[tuple[str, str], EndpointPlan] = {}
+        self._plain_plans: dict[tuple[str, str], EndpointPlan] = {}
         self._seen_routes: list[BaseRoute] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -459,9 +455,13 @@ class EndpointRouter:
 
     def plan(self, method: str, path: str) -> EndpointPlan | None:
         """Return the plan of the plain JSON endpoint at a path; None without one."""
+        return self.plain_plan(method, path) or self._plans.get((method, path))
+
+    def plain_plan(self, method: str, path: str) -> EndpointPlan | None:
+        """Return the plan of the plain JSON endpoint at a path, if clients and servers encode the path in one way."""
         if self._seen_routes != self.router.routes:
             self._index_routes()
-        return self._plans.get((method, path))
+        return self._plain_plans.get((method, path))
 
     def route_scope(self, plan: EndpointPlan) -> dict[str, Any]:
         """Return the entries that FastAPI's router adds to a scope."""
@@ -479,6 +479,7 @@ class EndpointRouter:
                 plans.update({(method, route.path): plan for method in route.methods or ()})
             earlier_routes.append(route)
         self._plans = plans
+        self._plain_plans = {key: plan for key, plan in plans.items() if _PLAIN_PATH.fullmatch(key[1])}
         self._seen_routes = list(self.router.routes)
 
 

@@ -3,7 +3,9 @@
 import logging
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
-from traceback import format_exception
+from contextlib import suppress
+from pathlib import Path
+from traceback import extract_tb, format_exception
 from typing import Any
 
 import orjson
@@ -13,18 +15,32 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.config.secret_text import mask_text
-from nemo_gym.errors import DeadlineExceeded, GymError, InvalidReply, SessionLost
+from nemo_gym.errors import (
+    ConversionError,
+    DeadlineExceeded,
+    GymError,
+    InvalidReply,
+    SessionLost,
+    UnsupportedRequest,
+)
 from nemo_gym.keys import DEADLINE_HEADER, ROLLOUT_HEADER
 from nemo_gym.serve.process_status import handler_label, handler_name, run_handler
-from nemo_gym.transport import deadlines
+from nemo_gym.transport import deadlines, reply_log
 from nemo_gym.transport.asgi import CALLER_ENFORCES_DEADLINE
 from nemo_gym.transport.call_timing import current_rollout, parse_rollout, phase_headers, set_current_rollout
+from nemo_gym.transport.error_causes import innermost_cause
 from nemo_gym.transport.event_loop import result_or_error
-from nemo_gym.transport.response_errors import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
+from nemo_gym.transport.response_errors import (
+    ERROR_HEADER,
+    FAILED_HEADER,
+    FAILED_PATH_HEADER,
+    RAISED_AT_HEADER,
+    UPSTREAM_STATUS_HEADER,
+)
 
 logger = logging.getLogger("nemo_gym.serve")
 
-ATTRIBUTION_HEADERS = (FAILED_HEADER, FAILED_PATH_HEADER, ERROR_HEADER, UPSTREAM_STATUS_HEADER)
+ATTRIBUTION_HEADERS = (FAILED_HEADER, FAILED_PATH_HEADER, ERROR_HEADER, UPSTREAM_STATUS_HEADER, RAISED_AT_HEADER)
 """Headers of an error answer that every server in a chain of calls copies unchanged."""
 
 _FAILED = FAILED_HEADER.encode("ascii")
@@ -33,6 +49,10 @@ _DEADLINE = DEADLINE_HEADER.encode("ascii")
 _ROLLOUT = ROLLOUT_HEADER.encode("ascii")
 _ALLOWANCE = deadlines.ALLOWANCE_HEADER.encode("ascii")
 
+_BODY_WITH_RESPONSE = b'{"' + reply_log.ERROR_TEXT_KEY.encode("ascii")
+
+_PACKAGES = re.compile(r"[/\\](?:site-packages|nemo_gym|lib/python[\d.]+)[/\\]|^<")
+"""Paths of code that is not the server's own."""
 _HEADER_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NOT_IN_HEADERS = re.compile(rb"[\x00-\x08\n-\x1f\x7f]")
 
@@ -78,18 +98,27 @@ def contain_stream(response: Response) -> Response:
 class FailureMiddleware:
     """Turn exceptions into JSON answers.
 
-    The status is 504 for an exceeded deadline, 410 for a lost session, 400 for an incomplete request, 422 if a nested
-    call to a server of the run was answered with 422, and 500 for all other exceptions. The answer to a failed nested
-    call contains the body of the callee's error. The headers of every error answer name the server that failed first.
-    Cancellation is not caught. `redact` removes secrets from the text.
+    The status is 504 for an exceeded deadline, 410 for a lost session, 400 for an incomplete or unsupported request,
+    422 if a nested call to a server of the run was answered with 422, and 500 for all other exceptions. The answer to
+    a failed nested call contains the body of the callee's error. The headers of every error answer name the server
+    that failed first.
+    Cancellation is not caught. `redact` removes secrets from the text. `shape` replaces status and body for a path and
+    an exception, if it does not return None.
     """
 
     LAYER = "failures"
 
-    def __init__(self, app: ASGIApp, server_name: str = "", redact: Callable[[str], str] = mask_text) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        server_name: str = "",
+        redact: Callable[[str], str] = mask_text,
+        shape: "Callable[[str, BaseException], tuple[int, dict[str, Any]] | None] | None" = None,
+    ) -> None:
         self.app = app
         self.server_name = server_name
         self.redact = redact
+        self.shape = shape
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request; answer an exception of any class as JSON if the response has not started."""
@@ -123,7 +152,11 @@ class FailureMiddleware:
             if has_started:  # the status is already sent: close the connection, so that the caller gets an error
                 # Not a `SystemExit`, which would end the event loop.
                 raise error if isinstance(error, Exception) else RuntimeError(text) from error
-            await _send_json_text(send, status, text, headers)
+            shaped = None if self.shape is None else self.shape(scope["path"], error)
+            status, body = (
+                (status, _error_body(error, text)) if shaped is None else (shaped[0], orjson.dumps(shaped[1]))
+            )
+            await _send_json(send, status, body, headers)
 
     def _error_answer(self, scope: Scope, error: BaseException) -> tuple[int, str, dict[str, str]]:
         """Log an exception; return the status, text and headers of the answer, also if `str` of the exception fails."""
@@ -143,11 +176,16 @@ class FailureMiddleware:
         if isinstance(error, ClientResponseError) and hasattr(error, "response_content"):
             inner = _inner_text(error.response_content)
             # Not the repr of the error, which contains the request headers with cookies and keys.
-            problem = f"{error.request_info.real_url} answered {error.status}: {inner[:2000]}"
-            logger.error("%s: %s failed: %s", server, request, self._for_log(problem))
-            # A server of the run refused the content of the request, which comes from the row: trying again is useless.
-            is_bad_row = error.status == 422 and error.headers is not None and FAILED_HEADER in error.headers
+            problem = f"{error.request_info.real_url} answered {error.status}: {innermost_cause(inner)[:2000]}"
+            # A server of the run that failed has reported it; a second report would say the same in other words.
+            level = logging.DEBUG if error.headers is not None and FAILED_HEADER in error.headers else logging.ERROR
+            logger.log(level, "%s: %s failed: %s", server, request, self._for_log(problem))
+            # The content of the request comes from the row: trying again is useless.
+            is_bad_row = _is_refused_here(error) and _passes_row_on(scope["path"])
             return 422 if is_bad_row else 500, f"Hit an exception in {server} calling an inner server: {inner}"
+        if isinstance(error, UnsupportedRequest):
+            logger.warning("%s: %s: 400: %s", server, request, self._for_log(str(error)))
+            return 400, str(error)
         if isinstance(error, ClientDisconnect):
             logger.warning("%s: %s: the client closed the connection before its request was complete", server, request)
             return 400, "the request is not complete"
@@ -157,7 +195,11 @@ class FailureMiddleware:
         if not isinstance(error, Exception):
             logger.error("%s: %s ended by %s", server, request, type(error).__name__)
             return 500, f"An unknown error occurred in {server}: {type(error).__name__}"
-        logger.error("%s: %s failed\n%s", server, request, self._for_log("".join(format_exception(error))))
+        cause = (
+            str(error) if isinstance(error, GymError) else f"{type(error).__name__}: {error} ({raise_location(error)})"
+        )
+        trace = "".join(format_exception(error))
+        logger.error("%s: %s failed: %s", server, request, self._for_log(f"{' '.join(cause.split())}\n{trace}"))
         return 500, f"{type(error).__name__}({str(error)!r})" if isinstance(error, GymError) else repr(error)
 
     def _for_log(self, text: str) -> str:
@@ -179,9 +221,24 @@ def _check_response_start(message: Message) -> None:
             raise ValueError(f"the response has the header {name!r}: {value!r}, which is not one of HTTP")
 
 
+def _is_refused_here(error: ClientResponseError) -> bool:
+    """Return whether a server of the run refused the content of a request with 422."""
+    return error.status == 422 and error.headers is not None and FAILED_HEADER in error.headers
+
+
+def _passes_row_on(path: str) -> bool:
+    """Return whether the handler of a path sends the content of a row to other servers: an agent or a model server.
+
+    The requests of any other handler, such as a tool or `/verify`, are made by the server itself.
+    """
+    return path.endswith("/run") or "/v1/" in path
+
+
 def attribution_headers(error: BaseException, server_name: str, path: str = "") -> dict[str, str]:
     """Return the headers that attribute a failure: server, path, and exception class or upstream status."""
     if isinstance(error, ClientResponseError):
+        if _is_refused_here(error) and not _passes_row_on(path):
+            return {FAILED_HEADER: server_name, FAILED_PATH_HEADER: path, ERROR_HEADER: type(error).__name__}
         received: Mapping[str, str] = error.headers or {}
         # A response of another type than expected is an error without an error status.
         status = (
@@ -191,11 +248,23 @@ def attribution_headers(error: BaseException, server_name: str, path: str = "") 
             copied = {name: received[name] for name in ATTRIBUTION_HEADERS if received.get(name)}
             return {**status, **copied}  # an upstream status in `copied` has priority
         return {FAILED_HEADER: server_name, FAILED_PATH_HEADER: path, **status}
-    where = error.where if isinstance(error, GymError) else None
+    is_located_in_body = isinstance(error, ConversionError)  # its location is a JSON path, not a server
+    where = error.where if isinstance(error, GymError) and not is_located_in_body else None
     if isinstance(error, InvalidReply) and where:
         return {FAILED_HEADER: where, FAILED_PATH_HEADER: error.path, ERROR_HEADER: type(error).__name__}
     failed_path = {} if where and where != server_name else {FAILED_PATH_HEADER: path}  # unknown at another server
-    return {FAILED_HEADER: where or server_name, **failed_path, ERROR_HEADER: type(error).__name__}
+    raised_at = {} if isinstance(error, GymError) else {RAISED_AT_HEADER: raise_location(error)}
+    return {FAILED_HEADER: where or server_name, **failed_path, ERROR_HEADER: type(error).__name__, **raised_at}
+
+
+def raise_location(error: BaseException) -> str:
+    """Return `folder/file.py:line` of the last line outside of packages that was running; empty without a traceback."""
+    frames = [
+        f"{'/'.join(Path(frame.filename).parts[-2:])}:{frame.lineno}"
+        for frame in extract_tb(error.__traceback__)
+        if not _PACKAGES.search(frame.filename)
+    ]
+    return frames[-1] if frames else ""
 
 
 def _attributed_headers(
@@ -212,15 +281,31 @@ def _header_value(text: str) -> bytes:
     return "".join(char if char.isprintable() else " " for char in text).encode("latin-1", errors="replace")
 
 
+def _error_body(error: BaseException, text: str) -> bytes:
+    """Return the body of an error answer: the text as a JSON string, or an object with it and what was generated."""
+    text = text.encode("utf-8", errors="replace").decode("utf-8")
+    try:
+        return orjson.dumps(reply_log.error_body(error, text))
+    except TypeError:  # the response of a model contains what JSON cannot
+        return orjson.dumps(text)
+
+
 def _inner_text(content: object) -> str:
+    """Return the error body of a callee as text; of a model server's error, only the message if it has no code."""
+    if isinstance(content, bytes) and content.startswith(b'{"error":'):
+        with suppress(ValueError, AttributeError):
+            error = orjson.loads(content)["error"]
+            if error.get("code") is None and isinstance(error.get("message"), str):
+                return str(error["message"])[:MAX_INNER_CONTENT]
     if isinstance(content, bytes | bytearray):
+        if content.startswith(_BODY_WITH_RESPONSE):  # the response stays with the rollout that generated it
+            content = orjson.dumps(reply_log.split_error_body(orjson.loads(content))[0])
         return bytes(content[:MAX_INNER_CONTENT]).decode("utf-8", errors="replace")
     return str(content)[:MAX_INNER_CONTENT]
 
 
-async def _send_json_text(send: Send, status: int, text: str, extra: Mapping[str, str]) -> None:
-    """Send a response whose body is `text` as a JSON string, with extra headers."""
-    body = orjson.dumps(text.encode("utf-8", errors="replace").decode("utf-8"))
+async def _send_json(send: Send, status: int, body: bytes, extra: Mapping[str, str]) -> None:
+    """Send a response with a JSON body and extra headers."""
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode("ascii"))]
     headers += [(name.encode("ascii"), _header_value(value)) for name, value in extra.items() if value]
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -6,6 +6,7 @@ behaves the same over MCP and over HTTP.
 """
 
 import importlib
+import importlib.util
 import json
 import logging
 import re
@@ -26,7 +27,7 @@ from nemo_gym.serve.correlation import ROLLOUT_PREFIX_SCOPE_KEY
 from nemo_gym.serve.endpoints import json_bytes
 from nemo_gym.serve.mcp_tools import MCPExposureError, MCPTool, bind_route, harvest_tools, index_tools
 from nemo_gym.serve.session import MAX_AGE_SECONDS, SessionMiddleware, session_secret
-from nemo_gym.transport.asgi import read_body
+from nemo_gym.transport.asgi import read_request_body
 from nemo_gym.transport.client_response import LocalResponse
 from nemo_gym.transport.in_process import dispatch
 from nemo_gym.wire.call_reply import parse_json
@@ -39,6 +40,7 @@ EXTRA = "nemo-gym[mcp]"
 MCP_PATH = "/mcp"
 _DATA_URL = re.compile(r"data:([\w/+.-]+);base64,(.*)", re.DOTALL)
 TOKEN_SALT = "nemo-gym-mcp-session-token"
+NO_SESSION = f"no session: send the {MCP_SESSION_TOKEN_HEADER} header from the answer of POST /seed_session"
 
 __all__ = [
     "MCPExposureError",
@@ -219,7 +221,7 @@ class ToolsOverMCP:
 
     async def _seed(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve `/seed_session` and add the MCP metadata to its answer."""
-        body = await read_body(receive)
+        body = await read_request_body(receive)
         session_id = scope["session"][SESSION_ID_KEY]
         seed = _parse_or_none(body)
 
@@ -232,7 +234,7 @@ class ToolsOverMCP:
 
     async def _verify(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve `/verify` with tool names without MCP prefixes; restore the original names in the answer."""
-        body = await read_body(receive)
+        body = await read_request_body(receive)
         request = _parse_or_none(body)
         original_names: dict[int, str] = {}
         for index, item in _function_calls(request):
@@ -257,50 +259,89 @@ class ToolsOverMCP:
 
 
 def _protocol_server(exposure: Exposure) -> Any:
-    """Build a server of the `mcp` package that lists and calls the tools of `exposure`."""
+    """Build a server of the `mcp` package, version 1 or 2, that lists and calls the tools of `exposure`."""
     try:
-        types = importlib.import_module("mcp_types")
         server_class = importlib.import_module("mcp.server.lowlevel.server").Server
-        error_class = importlib.import_module("mcp.shared.exceptions").MCPError
+        is_version_2 = importlib.util.find_spec("mcp_types") is not None
+        types = importlib.import_module("mcp_types" if is_version_2 else "mcp.types")
+        error_class: Any = getattr(importlib.import_module("mcp.shared.exceptions"), "MCPError", None)
     except ImportError:
         raise ConfigError(
-            "expose_tools_over_mcp needs the package mcp, version 2 or later",
+            "expose_tools_over_mcp needs the package mcp",
             where=exposure.server.config.name,
             fix=f"pip install '{EXTRA}'",
         ) from None
+    endpoint = _ToolEndpoint(exposure, types, camel_case=not is_version_2)
+    if is_version_2:
 
-    def require_grant(context: Any) -> SessionGrant:
-        grant = exposure.grant(context.request.headers) if context.request is not None else None
-        if grant is None:
-            raise error_class(
-                types.INVALID_REQUEST,
-                f"no session: send the {MCP_SESSION_TOKEN_HEADER} header from the answer of POST /seed_session",
-            )
-        return grant
+        async def list_tools(context: Any, _params: Any) -> Any:
+            if endpoint.grant_of(context.request) is None:
+                raise error_class(types.INVALID_REQUEST, NO_SESSION)
+            return endpoint.list_tools(context.request)
 
-    async def list_tools(context: Any, _params: Any) -> Any:
-        allowed = exposure.tools_for(require_grant(context))
-        tools = [types.Tool(name=t.name, description=t.description, input_schema=t.input_schema) for t in allowed]
-        return types.ListToolsResult(tools=tools)
+        async def call_tool(context: Any, params: Any) -> Any:
+            return await endpoint.call_tool(context.request, params)
 
-    async def call_tool(context: Any, params: Any) -> Any:
-        grant = require_grant(context)
-        request: Request = context.request
-        prefix = request.scope.get(ROLLOUT_PREFIX_SCOPE_KEY) or ""
-        answer, is_error = await exposure.call(grant, params.name, params.arguments or {}, prefix)
+        return server_class(exposure.server.config.name, on_list_tools=list_tools, on_call_tool=call_tool)
+    server = server_class(exposure.server.config.name)
+
+    async def answer_list(_request: Any) -> Any:
+        request = server.request_context.request
+        if endpoint.grant_of(request) is None:
+            problem = types.ErrorData(code=types.INVALID_REQUEST, message=NO_SESSION)
+            raise importlib.import_module("mcp.shared.exceptions").McpError(problem)
+        return types.ServerResult(endpoint.list_tools(request))
+
+    async def answer_call(call: Any) -> Any:
+        return types.ServerResult(await endpoint.call_tool(server.request_context.request, call.params))
+
+    server.request_handlers[types.ListToolsRequest] = answer_list
+    server.request_handlers[types.CallToolRequest] = answer_call
+    return server
+
+
+class _ToolEndpoint:
+    """Lists and calls the tools of `exposure` with the types of the `mcp` package; version 1 has camel-case fields."""
+
+    def __init__(self, exposure: Exposure, types: Any, *, camel_case: bool) -> None:
+        self.exposure = exposure
+        self.types = types
+        self.names = (
+            {"is_error": "isError", "input_schema": "inputSchema", "mime_type": "mimeType"} if camel_case else {}
+        )
+
+    def make(self, kind: str, **fields: Any) -> Any:
+        return getattr(self.types, kind)(**{self.names.get(name, name): value for name, value in fields.items()})
+
+    def grant_of(self, request: Request | None) -> SessionGrant | None:
+        return self.exposure.grant(request.headers) if request is not None else None
+
+    def list_tools(self, request: Request) -> Any:
+        """Return the tools of the session of a request with a valid token."""
+        grant = self.grant_of(request)
+        tools = self.exposure.tools_for(grant) if grant is not None else []
+        listed = [self.make("Tool", name=t.name, description=t.description, input_schema=t.input_schema) for t in tools]
+        return self.make("ListToolsResult", tools=listed)
+
+    async def call_tool(self, request: Request | None, params: Any) -> Any:
+        """Call a tool in the session of a request; without a valid token, the result is an error for the model."""
+        grant = self.grant_of(request)
+        answer: Content
+        if grant is None or request is None:
+            answer, is_error = NO_SESSION, True
+        else:
+            prefix = request.scope.get(ROLLOUT_PREFIX_SCOPE_KEY) or ""
+            answer, is_error = await self.exposure.call(grant, params.name, params.arguments or {}, prefix)
         parts = [text_part(answer)] if isinstance(answer, str) else answer
-        return types.CallToolResult(content=[_protocol_content(types, part) for part in parts], is_error=is_error)
+        return self.make("CallToolResult", content=[self._content(part) for part in parts], is_error=is_error)
 
-    return server_class(exposure.server.config.name, on_list_tools=list_tools, on_call_tool=call_tool)
-
-
-def _protocol_content(types: Any, part: Mapping[str, Any]) -> Any:
-    """Return a content part as MCP content: an inline image as an image, any other part as text."""
-    inline = _DATA_URL.fullmatch(part.get("image_url") or "")
-    if inline:
-        return types.ImageContent(type="image", data=inline[2], mime_type=inline[1])
-    text = part["text"] if part["type"] == "input_text" else json_bytes(part).decode()
-    return types.TextContent(type="text", text=text)
+    def _content(self, part: Mapping[str, Any]) -> Any:
+        """Return a content part as MCP content: an inline image as an image, any other part as text."""
+        inline = _DATA_URL.fullmatch(part.get("image_url") or "")
+        if inline:
+            return self.make("ImageContent", type="image", data=inline[2], mime_type=inline[1])
+        text = part["text"] if part["type"] == "input_text" else json_bytes(part).decode()
+        return self.make("TextContent", type="text", text=text)
 
 
 class _ResponseRewriter:

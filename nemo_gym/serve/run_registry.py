@@ -176,6 +176,24 @@ def _read_entry(folder: int, name: str) -> RunEntry | None:
     return entry
 
 
+def only_run() -> RunEntry | None:
+    """Return the run that this process started or belongs to, else the only registered run; None without a run.
+
+    Raises:
+        RunNotChosen: several runs are registered.
+    """
+    try:
+        runs = live_runs()
+    except UnsafeRegistry:
+        return None
+    token = os.environ.get(run_token.RUN_TOKEN_ENV_VAR)
+    runs = [run for run in runs if run.pid == os.getpid() or (token and run.token == token)] or runs
+    if len(runs) > 1:
+        fix = f"choose one: +head_server.port={runs[0].port}, or head_server_config=BaseServerConfig(host=…, port=…)"
+        raise RunNotChosen(f"{len(runs)} runs are running:\n{_list_runs(runs)}", where="head_server", fix=fix)
+    return runs[0] if runs else None
+
+
 def choose_run(selector: str | None = None) -> RunEntry:
     """Return the run that `selector` names (a process id, a head port or `host:port`), or the only run.
 

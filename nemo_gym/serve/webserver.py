@@ -2,7 +2,6 @@
 
 import logging
 import os
-import resource
 import socket
 import sys
 import threading
@@ -36,7 +35,6 @@ READY_FD_ENV_VAR = "NEMO_GYM_READY_FD"
 CHECKED_PROTOCOL = "nemo_gym.serve.access:CheckedProtocol"
 GUARDED_PROTOCOL = "nemo_gym.serve.http_protocol:GuardedHttpProtocol"
 """Names of protocol classes: uvicorn imports them when it serves, because this module does not import uvicorn."""
-OPEN_FILES = 65535
 KEEP_ALIVE_SECONDS = 30
 """Longer than the 15 s of our clients, so that the client closes idle connections and not the server."""
 GRACEFUL_SHUTDOWN_SECONDS = 0.5
@@ -167,18 +165,6 @@ def serve_in_thread(app: ASGIApp, *, host: str, port: int) -> "tuple[uvicorn.Ser
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="nemo-gym-head", daemon=True)
     thread.start()
     return server, thread
-
-
-def raise_open_files_limit(limit: int = OPEN_FILES) -> None:
-    """Raise the open-file limit of this process to `limit`, or to the maximum that the system permits."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-    if soft == resource.RLIM_INFINITY or soft >= allowed:
-        return
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    except (ValueError, OSError) as error:
-        logger.warning("the open-file limit remains %d (%s)", soft, error)
 
 
 class PrefixedStream:

@@ -51,10 +51,12 @@ async def run_captured(
 
 def _payload(answer: BaseModel) -> Mapping[str, Any]:
     """Return an answer as a mapping; the token arrays of a response are not copied."""
-    fields = as_object(answer)
-    if isinstance(fields.get("output"), list):
-        return {**fields, "output": list(map(as_object, fields["output"]))}
-    return answer.model_dump(include=_PAYLOAD_FIELDS, exclude_unset=True)
+    output = getattr(answer, "output", None)
+    if not isinstance(output, list):
+        return answer.model_dump(include=_PAYLOAD_FIELDS, exclude_unset=True)
+    details = getattr(answer, "incomplete_details", None)
+    fields = {name: getattr(answer, name, None) for name in ("id", "model")}
+    return {**fields, "incomplete_details": details, "output": list(map(as_object, output))}
 
 
 async def _resolve(body: Request) -> None:

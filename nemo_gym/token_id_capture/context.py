@@ -18,31 +18,33 @@ from uuid import uuid4
 
 from nemo_gym.token_id_capture.fingerprint import (
     FINGERPRINT_VERSION,
+    RequestItems,
     assistant_fingerprint,
     conversation_digest,
+    text_fingerprints,
 )
 from nemo_gym.token_id_capture.lineage import (
     CachedCall,
+    LineageEntry,
     LineageResolution,
     LineageResolver,
-    ParentResolutionStatus,
     UnresolvedReason,
     count_capture_failure,
     count_resolution,
+    is_turn_closed,
     opening_texts,
     unresolved_because,
 )
 from nemo_gym.token_id_capture.protocols import TokenSink
 from nemo_gym.token_id_capture.records import (
-    PackedTokens,
+    SCHEMA_VERSION,
+    ModelOutput,
     TokenEntry,
     TokenFields,
-    digest_of_packed,
-    extract_token_fields,
+    TokenText,
     is_too_long,
-    pack_ids,
-    response_to_output_items,
-    strip_token_fields,
+    split_output,
+    token_digest,
 )
 from nemo_gym.token_id_capture.store import TokenCaptureStore
 
@@ -151,81 +153,102 @@ async def abandon_call() -> None:
         logger.warning("a failed call of rollout %s was not recorded: %r", context.rollout_id, error)
 
 
-async def capture_tokens(response: Mapping[str, Any], request_messages: Items | None = None) -> TokenEntry | None:
+async def capture_tokens(response: Mapping[str, Any], request_messages: Items | None = None) -> None:
     """Store the generation of the current capture; mark the rollout incomplete if that is not possible."""
     context = _context.get()
     if context is None or context.external_staging or context.token_sink is None or context.captured:
-        return None
+        return
     context.captured = True
     items = context.request_items if request_messages is None else request_messages
     try:
-        fields = extract_token_fields(response)
-        if fields is None and is_too_long(response):
+        output = split_output(response)
+        if output.fields is None and is_too_long(response):
             context.captured = False
             await abandon_call()
-            return None
-        if fields is None:
+            return
+        if output.fields is None:
             raise ValueError(NO_TOKEN_IDS + (f" ({context.model_ref})" if context.model_ref else ""))
-        call = _complete_call(context, fields)
-        entry = build_entry(context, response, items, fields, call)
-        ref = await context.token_sink.put(entry)
-        observe = getattr(context.lineage_store, "observe", None)
-        if observe is not None:
-            observe(_with_full_prompt(entry, fields), ref, call)
+        await _store_call(context, response, items, output, output.fields)
     except Exception as error:  # a failed capture must not fail the call
         await mark_incomplete(context, str(error))
-        return None
-    return entry
 
 
-def _complete_call(context: CaptureContext, fields: TokenFields) -> CachedCall:
-    """Return all tokens of a call, and note whether its prompt begins with those of the call that it continues.
-
-    Raises:
-        ValueError: an id is no token id.
-    """
-    prompt, parent = pack_ids(fields.prompt_token_ids), context.parent_token_ids
-    if len(parent):
-        prefix = parent.data if isinstance(parent, PackedTokens) else pack_ids(parent)
-        context.has_prefix = prompt.startswith(prefix)
-    tokens = PackedTokens(prompt + pack_ids(fields.generation_token_ids))
-    return CachedCall(tokens, array("d", fields.generation_log_probs), is_verified=True)
-
-
-def build_entry(
-    context: CaptureContext, response: Mapping[str, Any], request_items: Items, fields: TokenFields, call: CachedCall
-) -> TokenEntry:
-    """Build the record of a generation; `extract_token_fields` and `pack_ids` have checked the values."""
-    output_items, index = strip_token_fields(response_to_output_items(response))
-    match, parent_len = context.resolution.match, len(context.parent_token_ids)
+async def _store_call(
+    context: CaptureContext, response: Mapping[str, Any], items: Items, output: ModelOutput, fields: TokenFields
+) -> None:
+    """Store the record of a generation, and let the resolver know it; `split_output` has checked the values."""
+    sink = context.token_sink
+    prompt, generation = TokenText.of(fields.prompt_token_ids), TokenText.of(fields.generation_token_ids)
+    call = CachedCall(prompt + generation, array("d", fields.generation_log_probs), is_verified=True)
+    parent = context.parent_token_ids
+    context.has_prefix = len(parent) > 0 and prompt.startswith(TokenText.of(parent))
     is_delta = context.delta_records and context.has_prefix
-    return TokenEntry.model_construct(
-        rollout_id=context.rollout_id,
-        model_call_id=context.model_call_id,
-        model=str(response.get("model") or ""),
-        prompt_token_ids=fields.prompt_token_ids[parent_len:] if is_delta else fields.prompt_token_ids,
-        generation_token_ids=fields.generation_token_ids,
-        generation_log_probs=fields.generation_log_probs,
-        routed_experts=fields.routed_experts,
-        output_items=output_items,
-        token_item_index=index,
-        created_at=context.admitted_at,
-        response_id=str(response.get("id") or ""),
-        parent_call_id=match.model_call_id if match is not None else None,
-        cum_len=len(call),
-        digest=digest_of_packed(call.tokens.data),
-        parent_resolution=context.resolution.status.value,
-        parent_resolution_reason=context.resolution.reason,
-        opens_context=context.resolution.opens_context,
-        continuation_fingerprint=assistant_fingerprint(request_items, output_items),
-        continuation_context_len=len(request_items),
-        continuation_context_digest=conversation_digest(request_items),
-        fingerprint_version=FINGERPRINT_VERSION,
-        prompt_is_delta=is_delta,
-        prefix_requested=context.prefix_requested,
-        prefix_supplied=context.prefix_requested and context.has_prefix,
-        opening_texts=opening_texts(request_items) if context.resolution.opens_context else [],
+    is_file = type(sink) is TokenCaptureStore
+    written = RequestItems(output.items)
+    entry = LineageEntry(
+        context.model_call_id,
+        assistant_fingerprint(items, written),
+        len(items),
+        conversation_digest(items),
+        "" if is_file and not is_delta else token_digest(call.tokens),
+        len(call),
+        context.resolution.match.model_call_id if context.resolution.match is not None else None,
+        generated_len=len(fields.generation_token_ids),
+        extends_parent=context.has_prefix,
+        is_closed=is_turn_closed(output.items[output.token_index]),
     )
+    texts = opening_texts(items) if context.resolution.opens_context else []
+    record = _record_fields(context, response, entry, output, fields, is_delta=is_delta) | {"opening_texts": texts}
+    if type(sink) is TokenCaptureStore:
+        texts_of_ids = {"prompt_token_ids": prompt.json, "generation_token_ids": generation.json}
+        ref: Any = sink.put_fields(record if is_delta else record | texts_of_ids)
+    elif sink is not None:
+        ref = await sink.put(TokenEntry.model_construct(**record))
+    observe = getattr(context.lineage_store, "observe", None)
+    if observe is not None:
+        entry.ref, entry.text_fingerprints = ref, frozenset([*text_fingerprints(written), *texts])
+        observe(context.rollout_id, entry, call)
+
+
+def _record_fields(
+    context: CaptureContext,
+    response: Mapping[str, Any],
+    entry: LineageEntry,
+    output: ModelOutput,
+    fields: TokenFields,
+    *,
+    is_delta: bool,
+) -> dict[str, Any]:
+    """Return the fields of the `TokenEntry` of a generation, in their order."""
+    prompt = fields.prompt_token_ids
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "rollout_id": context.rollout_id,
+        "model_call_id": context.model_call_id,
+        "model": str(response.get("model") or ""),
+        "prompt_token_ids": prompt[len(context.parent_token_ids) :] if is_delta else prompt,
+        "generation_token_ids": fields.generation_token_ids,
+        "generation_log_probs": fields.generation_log_probs,
+        "routed_experts": fields.routed_experts,
+        "output_items": output.items,
+        "token_item_index": output.token_index,
+        "created_at": context.admitted_at,
+        "response_id": str(response.get("id") or ""),
+        "parent_call_id": entry.parent_call_id,
+        "cum_len": entry.cum_len,
+        "digest": entry.digest,
+        "parent_resolution": context.resolution.status.value,
+        "parent_resolution_reason": str(context.resolution.reason),
+        "opens_context": context.resolution.opens_context,
+        "continuation_fingerprint": entry.fingerprint,
+        "continuation_context_len": entry.context_len,
+        "continuation_context_digest": entry.context_digest,
+        "fingerprint_version": FINGERPRINT_VERSION,
+        "prompt_is_delta": is_delta,
+        "prefix_requested": context.prefix_requested,
+        "prefix_supplied": context.prefix_requested and context.has_prefix,
+        "extends_parent": context.has_prefix,
+    }
 
 
 async def mark_incomplete(context: CaptureContext, reason: str) -> None:
@@ -242,13 +265,6 @@ async def mark_incomplete(context: CaptureContext, reason: str) -> None:
             await sink.mark_incomplete(context.rollout_id, context.model_call_id)
     except Exception as error:  # of any sink
         logger.error("rollout %s could not be marked incomplete: %r", context.rollout_id, error)
-
-
-def _with_full_prompt(entry: TokenEntry, fields: TokenFields) -> TokenEntry:
-    """Return the record with its complete prompt, for a resolver in this process."""
-    if not entry.prompt_is_delta:
-        return entry
-    return entry.model_copy(update={"prompt_is_delta": False, "prompt_token_ids": fields.prompt_token_ids})
 
 
 def context_for(template: CaptureContext, rollout_id: str) -> CaptureContext:
@@ -275,8 +291,3 @@ def _process_tag(pid: int) -> str:
 def _new_call_id() -> str:
     """Return a unique call id: random for the process, then counted, because random bytes cost a system call."""
     return f"mc_{_process_tag(os.getpid())}_{next(_call_numbers):08x}"
-
-
-def is_continuation(context: CaptureContext) -> bool:
-    """Return whether the call continues a captured one."""
-    return context.resolution.status is ParentResolutionStatus.RESOLVED

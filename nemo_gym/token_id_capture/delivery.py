@@ -44,12 +44,10 @@ async def finalize_rollout_token_capture(
         return _mask(result, FinalizedCapture("", masked=True), "no_rollout_id: the result names no rollout")
     carried = _carriers(result)
     try:
-        if (
-            carried
-            and isinstance(source, TokenCaptureStore)
-            and source.count_calls(rollout_id) == (len(carried), False)
-        ):
-            return FinalizedCapture(rollout_id, *source.state(rollout_id))
+        if carried and isinstance(source, TokenCaptureStore):
+            state = source.state_without_marks(rollout_id, len(carried))
+            if state is not None:
+                return FinalizedCapture(rollout_id, *state)
         snapshot = await source.freeze(rollout_id)
         finalized = FinalizedCapture(rollout_id, snapshot.snapshot_id, snapshot.version)
     except Exception as error:  # of any source; the rollout is kept and marked

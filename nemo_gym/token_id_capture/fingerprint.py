@@ -7,8 +7,8 @@ items, Chat messages or Messages turns.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple, overload
 
 import orjson
 from pydantic import BaseModel
@@ -28,12 +28,34 @@ ToolCall = tuple[str, str, str]
 """Call id, name and canonical arguments."""
 
 
-class RequestItems(list[Item]):
-    """The items of a request; each one is encoded once for all its fingerprints."""
+class RequestItems(Sequence[Item]):
+    """The items of a request, as mappings; each one is encoded once for all its fingerprints."""
+
+    def __init__(self, elements: Sequence[Any] = ()) -> None:
+        """Take mappings and models; a model becomes a mapping only if an item is read."""
+        self._elements = elements
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+
+    def __getitem__(self, index: int | slice) -> Item | list[Item]:
+        chosen = self._elements[index]
+        return list(map(as_object, chosen)) if isinstance(index, slice) else as_object(chosen)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list
 
     @cached_property
     def encodings(self) -> list["Encoding"]:
-        return list(map(_encode_item, self))
+        return list(map(_encode_item, self._elements))
 
 
 def assistant_fingerprint(items: Iterable[Any], more: Iterable[Any] = ()) -> str:
@@ -68,32 +90,37 @@ def _encodings(items: Iterable[Any]) -> list[Encoding]:
     return items.encodings if isinstance(items, RequestItems) else list(map(_encode_item, items))
 
 
+def text_fingerprints(items: Iterable[Any]) -> list[str]:
+    """Return the fingerprint of each item, as if it were the only one; empty for an item of another author."""
+    parts = (encoding.by_model for encoding in _encodings(items))
+    return ["" if part is None else hashlib.sha256(_ASSISTANT_DOMAIN + part).hexdigest() for part in parts]
+
+
 def _encode_item(element: Any) -> Encoding:
-    item = as_object(element)
-    parts, calls = _content_parts(item), list(_tool_calls(item))
-    by_model: list[bytes] | None = None
-    if item.get("role") == "assistant" or item.get("type") == "function_call":
-        by_model = []
-        for kind, payload in parts:
-            by_model += (_field(0, kind), _field(1, payload))
-        for call in calls:
-            by_model += (_field(2 + offset, text) for offset, text in enumerate(call))
-    if item.get("type") in _REASONING_TYPES:
-        return Encoding(None, b"")
-    context = [_field(0, str(item.get("role") or item.get("type") or ""))]
-    for kind, payload in parts:
-        context += (_field(1, kind), _field(2, payload))
-    for call in calls:
-        context += (_field(3 + offset, text) for offset, text in enumerate(call))
-    for call_id, output in _tool_results(item):
-        context += (_field(6, call_id), _field(7, output))
-    return Encoding(None if by_model is None else b"".join(by_model), b"".join(context))
+    item = _all_fields(element)
+    kind, role = item.get("type"), item.get("role")
+    if kind in _REASONING_TYPES:
+        return _NO_ENCODING
+    is_by_model = role == "assistant" or kind == "function_call"
+    by_model: list[bytes] = []
+    context = [b"\0", _with_size(str(role or kind or ""))]
+    for part_kind, payload in _content_parts(item):
+        label, text = _TEXT if part_kind == "text" else _with_size(part_kind), _with_size(payload)
+        context += (b"\1", label, b"\2", text)
+        by_model += (b"\0", label, b"\1", text)
+    for call in _tool_calls(item):
+        call_id, name, arguments = map(_with_size, call)
+        context += (b"\3", call_id, b"\4", name, b"\5", arguments)
+        by_model += (b"\2", call_id, b"\3", name, b"\4", arguments)
+    for call_id, output in map(_pair_with_sizes, _tool_results(item)):
+        context += (b"\6", call_id, b"\7", output)
+    return Encoding(b"".join(by_model) if is_by_model else None, b"".join(context))
 
 
-def is_model_authored(item: Item) -> bool:
+def is_model_authored(item: Any) -> bool:
     """Return whether the model wrote an item: an assistant message or a tool call."""
-    item = as_object(item)
-    return item.get("role") == "assistant" or item.get("type") == "function_call"
+    fields = _all_fields(item)
+    return fields.get("role") == "assistant" or fields.get("type") == "function_call"
 
 
 def request_items(body: Any) -> RequestItems:
@@ -101,13 +128,13 @@ def request_items(body: Any) -> RequestItems:
 
     Reasoning items are left out, because agents may drop them when they continue a conversation.
     """
-    body = as_object(body)
-    turns = body.get("messages", body.get("input"))
+    fields = _all_fields(body)
+    turns = fields.get("messages", fields.get("input"))
     if isinstance(turns, str):
         turns = [{"role": "user", "content": turns}]
-    turns = [turn for turn in map(as_object, turns or ()) if turn.get("type") not in _REASONING_TYPES]
-    instructions = body.get("instructions") or body.get("system")
-    envelope = {"instructions": instructions, "tools": body.get("tools")}
+    turns = [turn for turn in turns or () if _all_fields(turn).get("type") not in _REASONING_TYPES]
+    instructions = fields.get("instructions") or fields.get("system")
+    envelope = {"instructions": instructions, "tools": fields.get("tools")}
     envelope = {name: value for name, value in envelope.items() if value}
     if not envelope:
         return RequestItems(turns)
@@ -124,9 +151,27 @@ def as_object(item: Any) -> Item:
     raise ValueError(f"a conversation item must be an object, not {type(item).__name__}")
 
 
-def _field(tag: int, text: str) -> bytes:
+def _all_fields(item: Any) -> Item:
+    """Return a mapping unchanged, and all fields of a model: defaults do not change a fingerprint."""
+    if type(item) is dict:
+        return item
+    if isinstance(item, BaseModel):
+        extra = item.__pydantic_extra__
+        return {**item.__dict__, **extra} if extra else item.__dict__
+    return as_object(item)
+
+
+def _with_size(text: str) -> bytes:
     data = text.encode("utf-8", "surrogatepass")
-    return b"%c%b%b" % (tag, len(data).to_bytes(8, "big"), data)
+    return len(data).to_bytes(8, "big") + data
+
+
+def _pair_with_sizes(texts: tuple[str, str]) -> tuple[bytes, bytes]:
+    return _with_size(texts[0]), _with_size(texts[1])
+
+
+_TEXT = _with_size("text")
+_NO_ENCODING = Encoding(None, b"")
 
 
 def _content_parts(item: Item) -> list[tuple[str, str]]:
@@ -143,13 +188,13 @@ def _content_parts(item: Item) -> list[tuple[str, str]]:
         if isinstance(element, str):
             parts.append(("text", element))
             continue
-        part = as_object(element)
+        part = _all_fields(element)
         kind = part.get("type")
         if kind in _TEXT_TYPES:
             if part.get("text"):
                 parts.append(("text", str(part["text"])))
         elif kind not in _TOOL_BLOCKS and kind not in _REASONING_TYPES:
-            parts.append((str(kind), _canonical_json(part)))
+            parts.append((str(kind), _canonical_json(as_object(element))))
     return parts
 
 
@@ -157,8 +202,8 @@ def _tool_calls(item: Item) -> Iterable[ToolCall]:
     """Yield the tool calls of an item in any dialect."""
     if item.get("type") == "function_call":
         yield _tool_call(item.get("call_id"), item, item.get("arguments"))
-    for call in map(as_object, item.get("tool_calls") or ()):
-        function = as_object(call.get("function") or call.get("custom") or {})
+    for call in map(_all_fields, item.get("tool_calls") or ()):
+        function = _all_fields(call.get("function") or call.get("custom") or {})
         yield _tool_call(call.get("id"), function, function.get("arguments", function.get("input")))
     if isinstance(item.get("content"), list):
         for block in item["content"]:
@@ -190,10 +235,20 @@ def _result_text(output: Any) -> str:
 def _canonical_arguments(arguments: Any) -> str:
     if not isinstance(arguments, str):
         return _canonical_json(arguments)
+    # The calls of a conversation are encoded again with each request that contains them.
+    return _parse_arguments(arguments) if len(arguments) > _CACHED_ARGUMENTS else _cached_arguments(arguments)
+
+
+def _parse_arguments(text: str) -> str:
     try:
-        return _canonical_json(json.loads(arguments))
+        return _canonical_json(json.loads(text))
     except ValueError:
-        return arguments.strip()
+        return text.strip()
+
+
+_CACHED_ARGUMENTS = 2_000
+"""Arguments up to this length are kept with their canonical form."""
+_cached_arguments = lru_cache(maxsize=1024)(_parse_arguments)
 
 
 def _canonical_json(value: Any) -> str:

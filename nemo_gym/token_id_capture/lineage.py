@@ -6,18 +6,18 @@ read what other processes wrote.
 
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from nemo_gym.token_id_capture.fingerprint import (
     FINGERPRINT_VERSION,
     assistant_fingerprint,
     conversation_digest,
-    is_model_authored,
+    text_fingerprints,
 )
-from nemo_gym.token_id_capture.records import PackedTokens, TokenEntry, digest_of_packed, pack_ids
+from nemo_gym.token_id_capture.records import TokenEntry, TokenText, token_digest
 
 MAX_ROLLOUTS = 512
 MAX_TOKENS = 8_000_000
@@ -41,6 +41,15 @@ class UnresolvedReason(StrEnum):
     NOT_ATTEMPTED = "not_attempted"
 
 
+class TurnSpan(NamedTuple):
+    """The generated tokens of one call, as a part of the tokens of a conversation."""
+
+    start: int
+    end: int
+    is_closed: bool = False
+    """The last token ends the turn, even if it is another one than the chat template writes."""
+
+
 @dataclass(frozen=True, slots=True)
 class LineageMatch:
     """The call that a request continues."""
@@ -54,6 +63,8 @@ class LineageMatch:
     chain_hash: str | None = None
     generation_log_probs: Sequence[float] = ()
     """Log-probs of the call itself; its generated ids are the last ones of `cumulative_token_ids`."""
+    turns: tuple[TurnSpan, ...] = ()
+    """Where this call and the calls that it continues generated `cumulative_token_ids`, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +99,7 @@ class LineageResolver(Protocol):
     async def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LineageEntry:
     """The part of a record that resolution needs, without its tokens."""
 
@@ -97,12 +108,19 @@ class LineageEntry:
     context_len: int
     context_digest: str
     digest: str
+    """Digest of the tokens; empty if this process stored the call and no other call has its conversation."""
     cum_len: int
     parent_call_id: str | None = None
     text_fingerprints: frozenset[str] = frozenset()
     """Fingerprint of each item that the model wrote in this call, or that came with a request that opens a context."""
     ref: Any = None
     """Where a store finds the tokens."""
+    generated_len: int = 0
+    """Number of tokens that the call generated; the last ones of its `cum_len` tokens."""
+    extends_parent: bool = False
+    """The prompt begins with the tokens of the parent."""
+    is_closed: bool = False
+    """The last token ends the turn."""
 
     @classmethod
     def of(cls, entry: TokenEntry, ref: Any = None) -> "LineageEntry":
@@ -111,11 +129,14 @@ class LineageEntry:
             fingerprint=entry.continuation_fingerprint if entry.fingerprint_version == FINGERPRINT_VERSION else "",
             context_len=entry.continuation_context_len,
             context_digest=entry.continuation_context_digest,
-            digest=entry.digest,
+            digest=entry.digest or token_digest([*entry.prompt_token_ids, *entry.generation_token_ids]),
             cum_len=entry.cum_len,
             parent_call_id=entry.parent_call_id,
-            text_fingerprints=frozenset([*map(_text_fingerprint, entry.output_items), *entry.opening_texts]),
+            text_fingerprints=frozenset([*text_fingerprints(entry.output_items), *entry.opening_texts]),
             ref=ref,
+            generated_len=len(entry.generation_token_ids),
+            extends_parent=entry.extends_parent or entry.prompt_is_delta,
+            is_closed=is_turn_closed(entry.output_items[entry.token_item_index] if entry.output_items else {}),
         )
 
     @property
@@ -125,11 +146,13 @@ class LineageEntry:
 
 def opening_texts(request_items: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the fingerprints of the model's items in a request that opens a context."""
-    return sorted({_text_fingerprint(item) for item in request_items if is_model_authored(item)})
+    return sorted(set(text_fingerprints(request_items)) - {""})
 
 
-def _text_fingerprint(item: Mapping[str, Any]) -> str:
-    return assistant_fingerprint([item])
+def is_turn_closed(item: Mapping[str, Any]) -> bool:
+    """Return whether the last token of an answer ends its turn; after a length limit or a stop string it does not."""
+    is_ended = item.get("finish_reason") in ("stop", "tool_calls")
+    return is_ended and not isinstance(item.get("stop_reason"), str)
 
 
 @dataclass
@@ -155,6 +178,16 @@ class RolloutLineage:
         self.texts |= entry.text_fingerprints
         if entry.fingerprint:
             self.by_fingerprint.setdefault(entry.fingerprint, []).append(entry.model_call_id)
+
+    def distinguish(self, entry: LineageEntry, tokens_of: Callable[[str], "CachedCall | None"]) -> None:
+        """Compute the digests of a new call and of those with its conversation, to tell whether their tokens differ."""
+        siblings = [self.entries[call_id] for call_id in self.by_fingerprint.get(entry.fingerprint, ())]
+        if entry.model_call_id in self.entries or not siblings:
+            return
+        for each in (entry, *siblings):
+            call = tokens_of(each.model_call_id) if not each.digest else None
+            if call is not None:
+                each.digest = token_digest(call.tokens)
 
     def resolve(self, request_items: Sequence[Mapping[str, Any]]) -> tuple[LineageResolution, LineageEntry | None]:
         """Return the resolution of a request, without tokens, and the entry of the call that it continues."""
@@ -183,28 +216,37 @@ class RolloutLineage:
         match = min(candidates, key=lambda entry: entry.model_call_id)
         return LineageResolution(ParentResolutionStatus.RESOLVED), match
 
+    def turn_spans(self, entry: LineageEntry) -> tuple[TurnSpan, ...]:
+        """Return the generated parts of a call's tokens: of the call, and of those that it continues token by token."""
+        spans: list[TurnSpan] = []
+        link: LineageEntry | None = entry
+        while link is not None and len(spans) < len(self.entries):  # a cycle of forged parents ends too
+            spans.append(TurnSpan(link.cum_len - link.generated_len, link.cum_len, link.is_closed))
+            link = self.entries.get(link.parent_call_id or "") if link.extends_parent else None
+        return tuple(span for span in reversed(spans) if span.start < span.end)
+
 
 @dataclass
 class CachedCall:
     """The complete tokens of one call."""
 
-    tokens: PackedTokens
+    tokens: TokenText
     generation_log_probs: "array[float]"
     is_verified: bool = False
     """The digest was checked, or the call was stored by this process."""
 
     @classmethod
     def of(cls, tokens: Sequence[int], log_probs: Sequence[float]) -> "CachedCall":
-        return cls(PackedTokens(pack_ids(tokens)), array("d", log_probs))
+        return cls(TokenText.of(tokens), array("d", log_probs))
 
     def __len__(self) -> int:
         return len(self.tokens)
 
 
-def resolved_match(entry: LineageEntry, call: CachedCall) -> LineageResolution:
+def resolved_match(entry: LineageEntry, call: CachedCall, lineage: RolloutLineage) -> LineageResolution:
     """Return the resolution that names a call with its tokens; a lookup error if the tokens have another digest."""
     if not call.is_verified:
-        if len(call) != entry.cum_len or digest_of_packed(call.tokens.data) != entry.digest:
+        if len(call) != entry.cum_len or (entry.digest and token_digest(call.tokens) != entry.digest):
             return unresolved_because(UnresolvedReason.LOOKUP_ERROR)
         call.is_verified = True
     match = LineageMatch(
@@ -213,6 +255,7 @@ def resolved_match(entry: LineageEntry, call: CachedCall) -> LineageResolution:
         entry.digest,
         prev_len=entry.cum_len,
         generation_log_probs=call.generation_log_probs,
+        turns=lineage.turn_spans(entry),
     )
     return LineageResolution(ParentResolutionStatus.RESOLVED, match)
 
@@ -236,17 +279,15 @@ class InMemoryLineageStore:
         self._rollouts.clear()
         self._tokens = 0
 
-    def observe(self, entry: TokenEntry, ref: Any = None, call: CachedCall | None = None) -> None:  # noqa: ARG002
+    def observe(self, rollout_id: str, entry: LineageEntry, call: CachedCall) -> None:
         """Add a stored call with its tokens; evict the oldest rollouts if there are too many."""
-        lineage, calls = self._rollouts.setdefault(entry.rollout_id, (RolloutLineage(), {}))
-        self._rollouts.move_to_end(entry.rollout_id)
+        lineage, calls = self._rollouts.setdefault(rollout_id, (RolloutLineage(), {}))
+        self._rollouts.move_to_end(rollout_id)
         if entry.model_call_id not in calls:
-            parent = calls.get(entry.parent_call_id or "") if entry.prompt_is_delta else None
-            prefix = parent.tokens.tolist() if parent is not None else []
-            ids = [*prefix, *entry.prompt_token_ids, *entry.generation_token_ids]
-            calls[entry.model_call_id] = CachedCall.of(ids, entry.generation_log_probs)
-            self._tokens += len(ids)
-        lineage.add(LineageEntry.of(entry))
+            calls[entry.model_call_id] = call
+            self._tokens += len(call)
+        lineage.distinguish(entry, calls.get)
+        lineage.add(entry)
         while len(self._rollouts) > 1 and (len(self._rollouts) > self._max_rollouts or self._tokens > self._max_tokens):
             _, (_, evicted) = self._rollouts.popitem(last=False)
             self._tokens -= sum(map(len, evicted.values()))
@@ -254,7 +295,7 @@ class InMemoryLineageStore:
     async def resolve(self, rollout_id: str, request_items: Sequence[Mapping[str, Any]]) -> LineageResolution:
         lineage, calls = self._rollouts.get(rollout_id, (RolloutLineage(), {}))
         resolution, entry = lineage.resolve(request_items)
-        return resolution if entry is None else resolved_match(entry, calls[entry.model_call_id])
+        return resolution if entry is None else resolved_match(entry, calls[entry.model_call_id], lineage)
 
 
 _resolutions: Counter[str] = Counter()

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import orjson
 
 from nemo_gym.capture.store import safe_file_name
+from nemo_gym.token_id_capture.fingerprint import assistant_fingerprint
 from nemo_gym.token_id_capture.ledger_files import LedgerFiles
 from nemo_gym.token_id_capture.lineage import (
+    ROOT,
     CachedCall,
     LineageEntry,
     LineageResolution,
@@ -24,7 +26,7 @@ from nemo_gym.token_id_capture.lineage import (
     unresolved_because,
 )
 from nemo_gym.token_id_capture.records import TokenEntry
-from nemo_gym.token_id_capture.store import file_head
+from nemo_gym.token_id_capture.store import RecordPosition, file_head
 
 MAX_INDEXED_ROLLOUTS = 65_536
 MAX_CACHED_TOKENS = 8_000_000
@@ -77,12 +79,16 @@ class IncrementalLineageStore:
         self._token_count = 0
 
     async def resolve(self, rollout_id: str, request_items: Sequence[Mapping[str, Any]]) -> LineageResolution:
+        if not assistant_fingerprint(request_items):
+            return ROOT  # without a look at the backend
         index = await self._updated_index(rollout_id)
         resolution, entry = index.lineage.resolve(request_items)
         if entry is None:
             return resolution
         call = await self._cumulative_tokens(rollout_id, entry, index.lineage)
-        return unresolved_because(UnresolvedReason.LOOKUP_ERROR) if call is None else resolved_match(entry, call)
+        if call is None:
+            return unresolved_because(UnresolvedReason.LOOKUP_ERROR)
+        return resolved_match(entry, call, index.lineage)
 
     async def _updated_index(self, rollout_id: str) -> _RolloutIndex:
         """Return the index of a rollout with everything the backend has by now."""
@@ -182,27 +188,25 @@ class FileLineageStore(IncrementalLineageStore):
 
     async def resolve(self, rollout_id: str, request_items: Sequence[Mapping[str, Any]]) -> LineageResolution:
         resolution = await super().resolve(rollout_id, request_items)
-        if self._rollouts[rollout_id].cursor is None and await self._ledger.has_rows(rollout_id):
-            return await self._ledger.resolve(rollout_id, request_items)
-        return resolution
+        if resolution is ROOT or self._rollouts[rollout_id].cursor is not None:
+            return resolution
+        has_rows = await self._ledger.has_rows(rollout_id)
+        return await self._ledger.resolve(rollout_id, request_items) if has_rows else resolution
 
-    def observe(self, entry: TokenEntry, ref: Any = None, call: CachedCall | None = None) -> None:
-        """Index a record that this process stored at `ref`, so that it is not read back from the file.
+    def observe(self, rollout_id: str, entry: LineageEntry, call: CachedCall) -> None:
+        """Index a record that this process stored, so that it is not read back from the file.
 
-        `call` has the complete tokens of the call.
+        `entry.ref` is its `RecordPosition`.
         """
-        index = self._index(entry.rollout_id)
-        position = index.cursor.position if index.cursor is not None else 0
-        if ref is None or index.lock.locked() or position != ref[0]:
+        index, ref = self._index(rollout_id), entry.ref
+        if not isinstance(ref, RecordPosition) or index.lock.locked():
             return
-        cursor = index.cursor
-        if cursor is None:
-            with self.path_for(entry.rollout_id).open("rb", buffering=0) as file:
-                cursor = _Cursor(os.fstat(file.fileno()).st_ino, file_head(file.fileno()))
-        index.lineage.add(LineageEntry.of(entry, ref))
-        index.cursor = cursor._replace(position=ref[1])
-        if call is not None:
-            self.remember_tokens(entry.rollout_id, entry.model_call_id, call)
+        if (index.cursor.position if index.cursor is not None else 0) != ref.begin:
+            return
+        self.remember_tokens(rollout_id, entry.model_call_id, call)
+        index.lineage.distinguish(entry, lambda call_id: self._tokens.get((rollout_id, call_id)))
+        index.lineage.add(entry)
+        index.cursor = _Cursor(ref.inode, ref.head, ref.end)
 
     async def _fetch_new_entries(self, rollout_id: str, cursor: Any) -> tuple[Iterable[LineageEntry | TokenEntry], Any]:
         """Read the complete lines after the cursor."""
@@ -229,15 +233,14 @@ class FileLineageStore(IncrementalLineageStore):
                 break
             with contextlib.suppress(ValueError):  # an unreadable line makes the snapshot incomplete
                 record = TokenEntry.model_validate(orjson.loads(line))
-                entries.append(LineageEntry.of(record, (position, position + len(line))))
+                ref = RecordPosition(position, position + len(line), status.st_ino, head)
+                entries.append(LineageEntry.of(record, ref))
             position += len(line)
         return entries, _Cursor(status.st_ino, head, position)
 
     async def _load_entry(self, rollout_id: str, ref: Any) -> TokenEntry:
-        begin, end = ref
-
         def read() -> bytes:
             with self.path_for(rollout_id).open("rb") as file:
-                return os.pread(file.fileno(), end - begin, begin)
+                return os.pread(file.fileno(), ref.end - ref.begin, ref.begin)
 
         return TokenEntry.model_validate(orjson.loads(await asyncio.to_thread(read)))

@@ -1,18 +1,34 @@
-"""Token memory: put the token ids of earlier turns back on a request whose harness has dropped them.
+"""Token memory: the token ids of earlier turns for a request whose harness has dropped them.
 
 Many SDKs keep only the fields they know of an assistant message. The call that a request continues is known by its
-lineage; its tokens go on the last item that the model wrote, where engines and transports expect them.
+lineage. Its tokens contain those of every turn before it; they go on the last item that the model wrote, where engines
+expect them. A model server that writes prompts itself gets the place of every turn from `remembered_turns`.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from nemo_gym.token_id_capture.context import CaptureContext
+from nemo_gym.token_id_capture.context import CaptureContext, current_capture_context
 from nemo_gym.token_id_capture.fingerprint import as_object, is_model_authored
+from nemo_gym.token_id_capture.lineage import TurnSpan
 from nemo_gym.wire.base import has_token_fields
 
 Request = dict[str, Any] | BaseModel
+
+
+class RememberedTurns(NamedTuple):
+    """The tokens of a conversation up to its last answer, and where the model generated them, oldest turn first."""
+
+    token_ids: list[int]
+    turns: tuple[TurnSpan, ...]
+
+
+def remembered_turns() -> RememberedTurns | None:
+    """Return the captured turns that the model call being served continues; None if it continues none."""
+    context = current_capture_context()
+    match = context.resolution.match if context is not None else None
+    return RememberedTurns(list(match.cumulative_token_ids), match.turns) if match is not None and match.turns else None
 
 
 def restore_token_fields(body: Request, context: CaptureContext) -> Request:

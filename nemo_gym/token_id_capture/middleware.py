@@ -8,17 +8,17 @@ from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from nemo_gym.serve.correlation import (
-    MODEL_ENDPOINTS,
     ROLLOUT_PREFIX_SCOPE_KEY,
     ROLLOUT_PREFIX_START,
     current_rollout_id,
     current_token_capture,
+    is_model_endpoint,
 )
 from nemo_gym.token_id_capture.context import CaptureContext, context_for, mark_incomplete
 from nemo_gym.transport.asgi import ASGIApp, Message, Receive, Send
 
-ABSENT_STATUSES = (404, 405)
-"""Answers of a server without the requested route."""
+UNSERVED_STATUSES = (404, 405, 307, 308)
+"""Answers of a router that called no handler: no such route, or the same request is to be sent elsewhere."""
 
 
 class UncapturedRequestMiddleware:
@@ -32,7 +32,7 @@ class UncapturedRequestMiddleware:
         self.non_generating = frozenset((method.upper(), path) for method, path in non_generating)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Serve a request; mark its rollout if it answers anything but "no such route"."""
+        """Serve a request; mark its rollout if a handler may have answered it."""
         rollout_id = current_rollout_id()
         if scope["type"] != "http" or not current_token_capture() or rollout_id is None:
             await self.app(scope, receive, send)
@@ -46,14 +46,14 @@ class UncapturedRequestMiddleware:
             await send(message)
 
         method, path = scope["method"], scope["path"]
-        is_known = (method == "POST" and path in MODEL_ENDPOINTS) or (method, path) in self.non_generating
+        is_known = (method == "POST" and is_model_endpoint(path)) or (method, path) in self.non_generating
         try:
             await self.app(scope, receive, send_and_note)
         except BaseException:
             if not is_known:
                 await self._mark(rollout_id, f"{method} {path} failed outside the capture")
             raise
-        if not is_known and (not statuses or statuses[0] not in ABSENT_STATUSES):
+        if not is_known and (not statuses or statuses[0] not in UNSERVED_STATUSES):
             await self._mark(rollout_id, f"{method} {path} is not captured and may have generated tokens")
 
     async def _mark(self, rollout_id: str, reason: str) -> None:

@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self, overload
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nemo_gym.wire.base import REQUIRED_TOKEN_FIELDS, TOKEN_FIELDS, LogProbs, TokenIds, has_token_fields
@@ -20,7 +21,7 @@ from nemo_gym.wire.responses import CONTEXT_LENGTH
 SCHEMA_VERSION: Literal[1] = 1
 DIGEST_VERSION = 1
 _DIGEST_DOMAIN = b"nemo-gym-tokens"
-_ID_BYTES = 8
+_COMMA = ord(",")
 
 Json = dict[str, Any]
 ParentResolution = Literal["root", "resolved", "unresolved"]
@@ -49,14 +50,12 @@ class TokenEntry(BaseModel):
     cum_len: int = 0
     """Number of tokens of the complete prompt and the generation, also in a delta record."""
     digest: str = ""
-    """Digest of these tokens."""
+    """Digest of these tokens. In the token files, only delta records have it: `read` computes the others."""
     parent_resolution: ParentResolution | None = None
     parent_resolution_reason: str = ""
     opens_context: bool = False
     """The call continues no captured call, and every earlier model text in its request is in captured calls or came
     with the task: a task with earlier turns, or a context that the agent compacted."""
-    opening_texts: list[str] = Field(default_factory=list)
-    """Fingerprints of the model's items in a request that opens a context."""
     continuation_fingerprint: str = ""
     """Fingerprint of the model's part of a conversation that continues this call."""
     continuation_context_len: int = 0
@@ -68,7 +67,11 @@ class TokenEntry(BaseModel):
     prefix_requested: bool = False
     """The request to the engine carried the parent's tokens."""
     prefix_supplied: bool = False
-    """The prompt of the engine begins with the parent's tokens."""
+    """The request carried the parent's tokens, and the prompt of the engine begins with them."""
+    extends_parent: bool = False
+    """The prompt of the engine begins with the parent's tokens, also if the request did not carry them."""
+    opening_texts: list[str] = Field(default_factory=list)
+    """Fingerprints of the model's items in a request that opens a context."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -91,15 +94,10 @@ def token_digest(token_ids: Sequence[int]) -> str:
     Raises:
         ValueError: an id is negative or larger than 64 bits.
     """
-    return digest_of_packed(pack_ids(token_ids))
-
-
-def digest_of_packed(packed: bytes) -> str:
-    """Return the digest of token ids that `pack_ids` has packed."""
     digest = hashlib.sha256(_DIGEST_DOMAIN)
-    if packed:
-        digest.update(struct.pack(">BQ", DIGEST_VERSION, len(packed) // _ID_BYTES))
-        digest.update(packed)
+    if len(token_ids):
+        digest.update(struct.pack(">BQ", DIGEST_VERSION, len(token_ids)))
+        digest.update(pack_ids(token_ids))
     return digest.hexdigest()
 
 
@@ -114,16 +112,38 @@ def pack_ids(token_ids: Sequence[int]) -> bytes:
     return numbers.tobytes()
 
 
-class PackedTokens(Sequence[int]):
-    """Token ids as bytes: an eighth of the memory of a list, and nothing for the garbage collector to visit."""
+class TokenText(Sequence[int]):
+    """Token ids as the text that a JSON array of them has, without brackets.
 
-    __slots__ = ("data",)
+    A record is written from this text, and two sequences are compared by it, so that the ids are converted once. It
+    takes a fifth of the memory of a list, and the garbage collector has nothing to visit.
+    """
 
-    def __init__(self, data: bytes) -> None:
+    __slots__ = ("_length", "data")
+
+    def __init__(self, data: bytes, length: int) -> None:
         self.data = data
+        self._length = length
+
+    @classmethod
+    def of(cls, token_ids: Sequence[int]) -> "TokenText":
+        """Convert token ids.
+
+        Raises:
+            ValueError: a value is not a whole number from 0.
+        """
+        if isinstance(token_ids, cls):
+            return token_ids
+        try:
+            data = orjson.dumps(token_ids)[1:-1]
+        except TypeError as error:
+            raise ValueError(f"the token ids are not numbers: {error}") from None
+        if data.translate(None, b"0123456789,"):
+            raise ValueError("a token id is not a whole number from 0 to 2**64 - 1")
+        return cls(data, len(token_ids))
 
     def __len__(self) -> int:
-        return len(self.data) // _ID_BYTES
+        return self._length
 
     @overload
     def __getitem__(self, index: int) -> int: ...
@@ -137,11 +157,25 @@ class PackedTokens(Sequence[int]):
     def __iter__(self) -> Iterator[int]:
         return iter(self.tolist())
 
+    def __add__(self, other: "TokenText") -> "TokenText":
+        if not self._length or not other._length:
+            return other if other._length else self
+        return TokenText(b"%b,%b" % (self.data, other.data), self._length + other._length)
+
+    def startswith(self, prefix: "TokenText") -> bool:
+        """Return whether the sequence begins with another one."""
+        if not prefix._length or self._length <= prefix._length:
+            return not prefix._length or self.data == prefix.data
+        return self.data.startswith(prefix.data) and self.data[len(prefix.data)] == _COMMA
+
+    @property
+    def json(self) -> orjson.Fragment:
+        """The JSON array, for `orjson.dumps`."""
+        return orjson.Fragment(b"[%b]" % self.data)
+
     def tolist(self) -> list[int]:
-        numbers = array("Q", self.data)
-        if sys.byteorder == "little":
-            numbers.byteswap()
-        return numbers.tolist()
+        ids: list[int] = orjson.loads(b"[%b]" % self.data)
+        return ids
 
 
 class TokenFields(NamedTuple):
@@ -151,6 +185,15 @@ class TokenFields(NamedTuple):
     generation_token_ids: list[int]
     generation_log_probs: list[float]
     routed_experts: Any = None
+
+
+class ModelOutput(NamedTuple):
+    """The output of one answer: its items without token arrays, and the token fields of one of them."""
+
+    items: list[Json]
+    token_index: int
+    """The item that carried the token fields; 0 without token fields."""
+    fields: TokenFields | None
 
 
 def response_to_output_items(payload: Mapping[str, Any]) -> list[Json]:
@@ -179,11 +222,27 @@ def extract_token_fields(payload: Mapping[str, Any]) -> TokenFields | None:
     Raises:
         ValueError: two items carry token fields, an item carries only some of them, or a log-prob is not finite.
     """
+    return split_output(payload).fields
+
+
+def split_output(payload: Mapping[str, Any]) -> ModelOutput:
+    """Return the output of an answer, with its token fields apart.
+
+    Raises:
+        ValueError: the payload is no answer, or its token fields are not those of one generation.
+    """
     items = response_to_output_items(payload)
     index = _carrier_index(items)
     if index is None:
-        return None
-    item = items[index]
+        return ModelOutput(items, 0, None)
+    fields = _checked_fields(items[index])
+    for name in TOKEN_FIELDS:
+        for item in items:
+            item.pop(name, None)
+    return ModelOutput(items, index, fields)
+
+
+def _checked_fields(item: Mapping[str, Any]) -> TokenFields:
     missing = [name for name in REQUIRED_TOKEN_FIELDS if item.get(name) is None]
     if missing:
         raise ValueError(f"the answer has token fields without {', '.join(missing)}")

@@ -10,17 +10,17 @@ import errno
 import hashlib
 import os
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from pydantic import BaseModel
 
 from nemo_gym.capture.store import safe_file_name
 from nemo_gym.token_id_capture.protocols import TokenCaptureSnapshot
-from nemo_gym.token_id_capture.records import TokenEntry
+from nemo_gym.token_id_capture.records import TokenEntry, token_digest
 
 _INLINE_BYTES = 1_000_000
 """Files up to this size are read on the event loop, which is cheaper than a thread."""
@@ -28,6 +28,15 @@ _HEAD_BYTES = 256
 """Enough for the rollout id and the call id, with which every line begins. Inode numbers are used again."""
 MAX_OPEN_FILES = 256
 """Files that a sink keeps open; the one used longest ago is closed."""
+
+
+class RecordPosition(NamedTuple):
+    """The place of a record in a token file; inode and head tell whether the file was replaced."""
+
+    begin: int
+    end: int
+    inode: int
+    head: bytes
 
 
 class TokenCaptureStore:
@@ -42,13 +51,20 @@ class TokenCaptureStore:
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
+        self._prefix = f"{self.root}{os.sep}"
         self._files: OrderedDict[str, _OpenFile] = OrderedDict()
 
     def path_for(self, rollout_id: str) -> Path:
-        return self.root / f"{safe_file_name(rollout_id)}.tokens.jsonl"
+        return Path(self._path(rollout_id))
 
     def marks_path_for(self, rollout_id: str) -> Path:
-        return self.root / f"{safe_file_name(rollout_id)}.tokens.marks"
+        return Path(self._marks_path(rollout_id))
+
+    def _path(self, rollout_id: str) -> str:
+        return f"{self._prefix}{safe_file_name(rollout_id)}.tokens.jsonl"
+
+    def _marks_path(self, rollout_id: str) -> str:
+        return f"{self._prefix}{safe_file_name(rollout_id)}.tokens.marks"
 
     def rollout_ids(self) -> set[str]:
         """Return the rollouts that have files."""
@@ -67,14 +83,21 @@ class TokenCaptureStore:
         """Record that a call of the rollout is missing."""
         self._mark(rollout_id, "!" + f"{model_call_id}\t{reason}".replace("\n", " ") + "\n")
 
-    async def put(self, entry: TokenEntry) -> tuple[int, int] | None:
+    async def put(self, entry: TokenEntry) -> RecordPosition | None:
         """Store a record; return its position in the file, or None if it is stored already.
 
         Raises:
             ValueError: the call id is stored with another record.
             OSError: the record cannot be written.
         """
-        return self._open_file(entry.rollout_id).put(encode_entry(entry), entry.model_call_id)
+        return self.put_fields({**entry.__dict__, **(entry.model_extra or {})})
+
+    def put_fields(self, fields: Mapping[str, Any]) -> RecordPosition | None:
+        """Store a record as `put` does, from the fields of a `TokenEntry` in their order; those with defaults may miss.
+
+        A model call then does not build a `TokenEntry`, which costs as much as everything else here.
+        """
+        return self._open_file(fields["rollout_id"]).put(encode_fields(fields), fields["model_call_id"])
 
     async def freeze(self, rollout_id: str) -> TokenCaptureSnapshot:
         """Read the records of a rollout. Unreadable lines and calls that did not end make it incomplete."""
@@ -101,32 +124,25 @@ class TokenCaptureStore:
         for rollout_id in rollout_ids:
             if rollout_id in self._files:
                 self._files.pop(rollout_id).close()
-            for path in (self.path_for(rollout_id), self.marks_path_for(rollout_id)):
-                path.unlink(missing_ok=True)
+            for path in (self._path(rollout_id), self._marks_path(rollout_id)):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)  # noqa: PTH108 - for every rollout, and faster
 
     def state(self, rollout_id: str) -> tuple[str, int]:
         """Return the id of a rollout's files, which their first call gives, and the number of bytes in them."""
-        head, size = b"", 0
-        try:
-            with self.path_for(rollout_id).open("rb", buffering=0) as file:
-                head, size = file_head(file.fileno()), os.fstat(file.fileno()).st_size
-        except FileNotFoundError:
-            pass
-        with contextlib.suppress(FileNotFoundError):
-            size += self.marks_path_for(rollout_id).stat().st_size
-        return _snapshot_id(rollout_id, head), size
+        head, size = _head_and_size(self._path(rollout_id))
+        return _snapshot_id(rollout_id, head), size + _size(self._marks_path(rollout_id))
 
-    def count_calls(self, rollout_id: str) -> tuple[int, bool]:
-        """Return the number of stored calls, and whether a call has a mark."""
-        try:
-            calls = self.path_for(rollout_id).read_bytes().count(b"\n")
-        except FileNotFoundError:
-            calls = 0
-        return calls, self.marks_path_for(rollout_id).exists()
+    def state_without_marks(self, rollout_id: str, calls: int) -> tuple[str, int] | None:
+        """Return the state of a rollout that has `calls` records and no mark; None if it is another one."""
+        lines = _read(self._path(rollout_id))
+        if lines.count(b"\n") != calls or _size(self._marks_path(rollout_id)):
+            return None
+        return _snapshot_id(rollout_id, lines[:_HEAD_BYTES]), len(lines)
 
     def read(self, rollout_id: str) -> TokenCaptureSnapshot:
         """Read the records of a rollout. Blocks on disk I/O."""
-        lines, marks_text = _read(self.path_for(rollout_id)), _read(self.marks_path_for(rollout_id))
+        lines, marks_text = _read(self._path(rollout_id)), _read(self._marks_path(rollout_id))
         marks = marks_text.decode("utf-8", "replace").splitlines()
         reasons = [mark.split("\t", 1)[-1] or "a call is missing" for mark in marks if mark.startswith("!")]
         entries: list[TokenEntry] = []
@@ -134,7 +150,10 @@ class TokenCaptureStore:
             if not line:
                 continue
             try:
-                entries.append(TokenEntry.model_validate(orjson.loads(line)))
+                entry = TokenEntry.model_validate(orjson.loads(line))
+                if not entry.digest:
+                    entry.digest = token_digest([*entry.prompt_token_ids, *entry.generation_token_ids])
+                entries.append(entry)
             except ValueError:  # includes pydantic.ValidationError
                 reasons.append(f"line {number} of {self.path_for(rollout_id).name} is not a record")
         ended = {entry.model_call_id for entry in entries} | {mark[1:] for mark in marks if mark.startswith("-")}
@@ -151,13 +170,13 @@ class TokenCaptureStore:
 
     def _mark(self, rollout_id: str, line: str) -> None:
         """Append a short line; one write to a file opened for appending is atomic."""
-        descriptor = self._open(self.marks_path_for(rollout_id), os.O_WRONLY)
+        descriptor = self._open(self._marks_path(rollout_id), os.O_WRONLY)
         try:
             os.write(descriptor, line.encode())
         finally:
             os.close(descriptor)
 
-    def _open(self, path: Path, access: int) -> int:
+    def _open(self, path: str, access: int) -> int:
         try:
             return os.open(path, access | os.O_APPEND | os.O_CREAT, 0o644)
         except FileNotFoundError:
@@ -170,18 +189,16 @@ class TokenCaptureStore:
         if file is not None and file.is_deleted():
             file.close()
             file = None
-        self._files[rollout_id] = file = file or _OpenFile(self._open(self.path_for(rollout_id), os.O_RDWR))
+        self._files[rollout_id] = file = file or _OpenFile(self._open(self._path(rollout_id), os.O_RDWR))
         if len(self._files) > MAX_OPEN_FILES:
             self._files.popitem(last=False)[1].close()
         return file
 
 
-def encode_entry(entry: TokenEntry) -> bytes:
-    """Return a record as a line without the fields that have their defaults."""
-    fields = {
-        name: value for name, value in entry.__dict__.items() if name not in _DEFAULTS or value != _DEFAULTS[name]
-    }
-    return orjson.dumps({**fields, **(entry.model_extra or {})}, default=_dump_model) + b"\n"
+def encode_fields(fields: Mapping[str, Any]) -> bytes:
+    """Return the fields of a record as a line, without those that have their defaults."""
+    chosen = {name: value for name, value in fields.items() if name not in _DEFAULTS or value != _DEFAULTS[name]}
+    return orjson.dumps(chosen, default=_dump_model, option=orjson.OPT_APPEND_NEWLINE)
 
 
 _DEFAULTS = {
@@ -197,11 +214,30 @@ def _dump_model(value: Any) -> Any:
     raise TypeError(f"a record cannot hold a value of type {type(value).__name__}")
 
 
-def _read(path: Path) -> bytes:
+def _read(path: str) -> bytes:
     try:
-        return path.read_bytes()
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - for every rollout, and faster
+            return file.read()
     except FileNotFoundError:
         return b""
+
+
+def _head_and_size(path: str) -> tuple[bytes, int]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return b"", 0
+    try:
+        return file_head(descriptor), os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size  # noqa: PTH116 - for every rollout, and faster
+    except FileNotFoundError:
+        return 0
 
 
 def _snapshot_id(rollout_id: str, head: bytes) -> str:
@@ -221,6 +257,8 @@ class _OpenFile:
     size: int = 0
     calls: dict[str, tuple[int, int]] = field(default_factory=dict)
     size_now: int | None = None
+    inode: int = 0
+    head: bytes = b""
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -228,13 +266,14 @@ class _OpenFile:
     def is_deleted(self) -> bool:
         """Return whether the file has no name any more; also note its size."""
         status = os.fstat(self.descriptor)
-        self.size_now = status.st_size
+        self.size_now, self.inode = status.st_size, status.st_ino
         return status.st_nlink == 0
 
-    def put(self, line: bytes, model_call_id: str) -> tuple[int, int] | None:
+    def put(self, line: bytes, model_call_id: str) -> RecordPosition | None:
         """Append a line unless its call is stored. A last line without an end, left by a crash, is ended first."""
-        size = os.fstat(self.descriptor).st_size if self.size_now is None else self.size_now
-        self.size_now = None
+        if self.size_now is None:
+            self.is_deleted()
+        size, self.size_now = self.size_now or 0, None
         if size != self.size:
             self._read_new(size)
         if model_call_id in self.calls:
@@ -246,10 +285,13 @@ class _OpenFile:
         if os.write(self.descriptor, line) != len(line):
             raise OSError(errno.ENOSPC, "the record was not written completely")
         end = os.lseek(self.descriptor, 0, os.SEEK_CUR)
-        if end - len(line) == self.size:
+        begin = end - len(line)
+        if begin == self.size:
             self.size = end
-        self.calls[model_call_id] = end - len(line), end
-        return self.calls[model_call_id]
+        self.calls[model_call_id] = begin, end
+        if len(self.head) < _HEAD_BYTES:
+            self.head = line[:_HEAD_BYTES] if begin == 0 else file_head(self.descriptor)
+        return RecordPosition(begin, end, self.inode, self.head)
 
     def _read_new(self, size: int) -> None:
         """Add the lines that others wrote since."""

@@ -1,6 +1,7 @@
 """`Admission`: when a session may start another rollout, by pauses and by the staleness bound."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -25,25 +26,28 @@ class Admission:
         self._pauses = 0
         self._changed = asyncio.Event()
 
-    def capacity(self, max_staleness: int | None) -> int | None:
-        """Return how many rollouts may be started now; None if staleness or the batch size is not limited."""
-        updates = self.version - self._first_version
-        limit = self.limit(max_staleness, updates)
+    def capacity(self, max_staleness: int | None, *, unit: int = 1) -> int | None:
+        """Return how many rollouts may be started now; None if staleness or the batch size is not limited.
+
+        Batches are raised to a multiple of `unit`, the rollouts that a trainer gets at once: a batch that ends within a
+        group would otherwise wait for the rest of the group, and the group for the update after the batch.
+        """
+        limit = self.limit(max_staleness, self.version - self._first_version, unit=unit)
         return None if limit is None else max(0, limit - self._issued)
 
-    def limit(self, max_staleness: int | None, updates: int = 0) -> int | None:
+    def limit(self, max_staleness: int | None, updates: int = 0, *, unit: int = 1) -> int | None:
         """Return how many rollouts may be started in all before update number `updates + 1`; None if not limited."""
         if max_staleness is None or self._batch_size is None:
             return None
-        return (max_staleness + updates + 1) * self._batch_size
+        return (max_staleness + updates + 1) * math.ceil(self._batch_size / unit) * unit
 
-    async def admit(self, max_staleness: int | None, is_wanted: Callable[[], bool]) -> bool:
+    async def admit(self, max_staleness: int | None, is_wanted: Callable[[], bool], *, unit: int = 1) -> bool:
         """Wait until a rollout may be started, and count it; return False if it is not wanted any more.
 
         Call `notify` when `is_wanted` changes.
         """
         while is_wanted():
-            if not self._pauses and self.capacity(max_staleness) != 0:
+            if not self._pauses and self.capacity(max_staleness, unit=unit) != 0:
                 self._issued += 1
                 return True
             await self._changed.wait()

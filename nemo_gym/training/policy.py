@@ -4,6 +4,7 @@ A session reads the configuration of the model server from the policy (`override
 update, and tells it the version of its new weights. How the weights get there is the trainer's business.
 """
 
+import re
 from typing import Any, Self
 
 from aiohttp import ClientError
@@ -12,6 +13,8 @@ from nemo_gym.errors import GymError, ModelFailed
 from nemo_gym.server_utils import get_response_json, raise_for_status, request
 from nemo_gym.transport import deadlines
 
+_COUNTER = re.compile(rb"^vllm:generation_tokens_total(?:\{[^\n]*\})? ([0-9.e+]+)\s*$", re.MULTILINE)
+"""A line of vLLM's metrics: the tokens that one engine has generated."""
 CONTROL_SECONDS = 60.0
 """Time for a control request to the engine; a pause may have to wait for the running step."""
 
@@ -57,6 +60,10 @@ class Policy:
         """Return the version of the weights; None if the engine does not report a number."""
         return self._version
 
+    async def tokens_generated(self) -> int | None:
+        """Return the number of tokens that the engine has generated since its start; None if it does not report it."""
+        return None
+
 
 class VllmPolicy(Policy):
     """vLLM: pause freezes the requests in flight, which go on with the new weights after resume."""
@@ -76,21 +83,33 @@ class VllmPolicy(Policy):
         version = str(answer.get("weight_version"))
         return int(version) if version.isdecimal() else None
 
+    async def tokens_generated(self) -> int | None:
+        try:
+            with deadlines.time_limit(CONTROL_SECONDS):
+                response = await self._request("GET", "/metrics")
+                counts = _COUNTER.findall(await response.read()) if response.status == 200 else []
+        except (ClientError, GymError):
+            return None  # the metrics of vLLM can be switched off
+        return int(sum(map(float, counts))) if counts else None
+
+    async def _request(self, method: str, path: str, **options: Any) -> Any:
+        url = self.base_url.rstrip("/").removesuffix("/v1") + path
+        headers = {"Authorization": f"Bearer {self._api_key}"}
+        return await request(method, url, callee="vLLM", headers=headers, **options)
+
     async def _control(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         """Call a control endpoint of the engine.
 
         Raises:
             ModelFailed: the engine does not answer, or refuses.
         """
-        url = self.base_url.rstrip("/").removesuffix("/v1") + path
-        headers = {"Authorization": f"Bearer {self._api_key}"}
         try:
             with deadlines.time_limit(CONTROL_SECONDS):
-                response = await request(method, url, callee="vLLM", headers=headers, **options)
+                response = await self._request(method, path, **options)
                 await raise_for_status(response)
                 answer = await get_response_json(response)
         except (ClientError, GymError, ValueError) as error:
             raise ModelFailed(
-                f"{method} {path} failed: {error}", where=url, fix="start vLLM with VLLM_SERVER_DEV_MODE=1"
+                f"{method} {path} failed: {error}", where=self.base_url, fix="start vLLM with VLLM_SERVER_DEV_MODE=1"
             ) from error
         return answer if isinstance(answer, dict) else {}

@@ -32,8 +32,10 @@ from nemo_gym.keys import AGENT_REF_KEY_NAME, AGENTS, ATTEMPT_INDEX_KEY_NAME, RO
 from nemo_gym.launch.background_run import log_line
 from nemo_gym.launch.model_endpoints import wait_for_endpoints
 from nemo_gym.launch.run import Run, runnable_config
-from nemo_gym.rollout_collection import LimitOptions, RolloutCollectionHelper, rollout_sender
-from nemo_gym.rollouts.collect import DEFAULT_CONCURRENCY, RolloutRetryPolicy, ServerMonitor, attempt
+from nemo_gym.rollout_collection import RolloutCollectionHelper, rollout_sender
+from nemo_gym.rollouts.collect import DEFAULT_CONCURRENCY, RolloutRetryPolicy, attempt
+from nemo_gym.rollouts.crash_recovery import ServerMonitor
+from nemo_gym.rollouts.limit_options import LimitOptions
 from nemo_gym.rollouts.outcome import (
     CancelledRollout,
     FailedRollout,
@@ -54,9 +56,8 @@ from nemo_gym.training.groups import GroupStream
 from nemo_gym.training.policy import Policy
 from nemo_gym.training.samples import rollout_of
 from nemo_gym.training.stream import Launch, RolloutStream, Rows
-from nemo_gym.training.types import OutcomeName, Rollout
+from nemo_gym.training.types import OutcomeName, Rollout, TokenAccount
 from nemo_gym.transport import call_timing, deadlines, http_sessions
-from nemo_gym.transport.http_sessions import GlobalAIOHTTPAsyncClientConfig
 from nemo_gym.wire.base import has_token_fields
 from nemo_gym.wire.stored_rollout import RolloutKey, Row, StoredRollout
 
@@ -69,6 +70,8 @@ CANCEL_SECONDS = 1.0
 """Time within which a cancelled rollout must return its prefix; then its connection is closed."""
 ABANDON_SECONDS = 0.01
 """Additional time for each rollout that is cancelled with a stream."""
+UNANSWERED = "in calls that were cancelled or failed"
+NOT_DELIVERED_YET = "not delivered yet, or in calls that were cancelled or failed"
 BAD_ROW = "bad_row"
 BY_TRAINER = "by the trainer"
 
@@ -78,6 +81,7 @@ _OUTCOME_NAMES: dict[type, OutcomeName] = {
     LimitedRollout: "limit",
     CancelledRollout: "cancelled",
 }
+
 
 ConfigSource = Mapping[str, Any] | Sequence[str | Path]
 WeightMode = Literal["pause", "in_flight"]
@@ -98,12 +102,14 @@ class Gym:
         max_staleness: int | None = None,
         max_attempts: int = 1,
         monitor: ServerMonitor | None = None,
+        tokens_before: int | None = None,
     ) -> None:
         self.client = client
         self.policy = policy
         self.admission = Admission(version, batch_size)
         self.left_out: Counter[str] = Counter()
         """Generated tokens that were not delivered, by reason: those of streams that were closed early."""
+        self._delivered, self._tokens_before = 0, tokens_before
         servers, limits = client.global_config_dict, limits or LimitOptions()
         self._agents = [instance.name for instance in instances_of(servers, AGENTS)]
         self._agent = agent or (self._agents[0] if len(self._agents) == 1 else None)
@@ -185,7 +191,7 @@ class Gym:
         room = at_once * (group_size + 1)  # each rollout in flight may be the last of its group
         groups = GroupStream(
             lambda wants, on_skip: self._add_stream(
-                rows, group_size, at_once, room, max_staleness, wants=wants, on_skip=on_skip
+                rows, group_size, at_once, room, max_staleness, unit=need, wants=wants, on_skip=on_skip
             ),
             self._cancel_launch,
             self._group_streams.discard,
@@ -364,13 +370,37 @@ class Gym:
         seconds = CANCEL_SECONDS + ABANDON_SECONDS * len(running)
         await asyncio.gather(*(self._cancel_launch(launch, reason, seconds=seconds) for launch in running))
 
+    def count_delivered(self, rollout: Rollout) -> None:
+        """Count the tokens of a rollout that the trainer gets."""
+        self._delivered += _generated_tokens(rollout)
+
     def count_undelivered(self, rollout: Rollout, reason: str) -> None:
         """Count the tokens of a rollout that is not delivered."""
-        trainable = sum(sample.trainable_tokens for sample in rollout.samples)
-        self.left_out[reason] += trainable + sum(rollout.left_out.values())  # which has the constrained tokens
+        self.left_out[reason] += _generated_tokens(rollout)
+
+    async def token_account(self) -> TokenAccount:
+        """Return what became of the tokens that the engine has generated in this session.
+
+        No answer reports the tokens of a call that was cancelled or failed, so they are known only from the engine's
+        counter, and only while no other client uses the engine.
+        """
+        left_out = Counter(self.left_out)
+        after = await self.policy.tokens_generated() if self.policy is not None else None
+        if after is None or self._tokens_before is None:
+            return TokenAccount(None, self._delivered, left_out)
+        generated = after - self._tokens_before
+        left_out[NOT_DELIVERED_YET if self._streams else UNANSWERED] += max(
+            0, generated - self._delivered - left_out.total()
+        )
+        return TokenAccount(generated, self._delivered, +left_out)
 
     def forget_stream(self, stream: RolloutStream) -> None:
         self._streams.discard(stream)
+
+
+def _generated_tokens(rollout: Rollout) -> int:
+    trainable = sum(sample.trainable_tokens for sample in rollout.samples)
+    return trainable + sum(rollout.left_out.values())  # which has the constrained tokens
 
 
 def _check_counts(**counts: int) -> None:
@@ -425,11 +455,11 @@ async def session(
     options: dict[str, Any] = {
         "policy": policy, "version": version or 0, "agent": agent, "limits": limits, "batch_size": batch_size,
         "max_staleness": max_staleness, "max_attempts": max_attempts,
+        "tokens_before": await policy.tokens_generated() if policy is not None else None,
     }  # fmt: skip
     servers = _connect(head) if config is None else _start_servers(config, policy)
     async with servers as (client, run):
-        if not http_sessions.is_configured():
-            http_sessions.configure(GlobalAIOHTTPAsyncClientConfig.from_global_config(client.global_config_dict))
+        http_sessions.configure_once(client.global_config_dict)
         gym = Gym(client, monitor=run, **options)
         try:
             yield gym

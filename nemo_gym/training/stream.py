@@ -50,6 +50,8 @@ class Launcher(Protocol):
 
     async def abandon(self, launches: Iterable[Launch], reason: str) -> None: ...
 
+    def count_delivered(self, rollout: Rollout) -> None: ...
+
     def count_undelivered(self, rollout: Rollout, reason: str) -> None: ...
 
     def forget_stream(self, stream: Any) -> None: ...
@@ -81,11 +83,15 @@ class RolloutStream:
         at_once: int,
         room: int,
         max_staleness: int | None,
+        unit: int = 1,
         wants: Callable[[str], bool] = lambda _: True,
         on_skip: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Prepare a stream. `wants` says whether another rollout of a group is needed; `on_skip` is called if not."""
-        self.max_staleness = max_staleness
+        """Prepare a stream. `wants` says whether another rollout of a group is needed; `on_skip` is called if not.
+
+        The staleness bound is raised to a multiple of `unit` rollouts.
+        """
+        self.max_staleness, self._unit = max_staleness, unit
         self._launcher = launcher
         self._rows = rows
         self._group_size = group_size
@@ -123,6 +129,7 @@ class RolloutStream:
     def deliver(self, launch: Launch, rollout: Rollout) -> Rollout:
         """Give up the room of a rollout that is handed to the consumer; return it, checked for staleness by now."""
         self._room.release()
+        self._launcher.count_delivered(rollout)
         checked = self._launcher.admission.check_staleness(rollout, launch.version, self.max_staleness)
         if rollout.trainable and not checked.trainable:
             self._launcher.admission.give_back()
@@ -184,7 +191,7 @@ class RolloutStream:
         await self._slots.acquire()
         launch = self._launcher.prepare(row, task, repeat, self.max_staleness)
         admission = self._launcher.admission
-        if not await admission.admit(self.max_staleness, lambda: self._wants(launch.group)):
+        if not await admission.admit(self.max_staleness, lambda: self._wants(launch.group), unit=self._unit):
             self._slots.release()
             self._room.release()
             self._on_skip(launch.group)

@@ -11,7 +11,7 @@ from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.training.groups import Group, GroupStream
 from nemo_gym.training.sessions import Gym, WeightMode, session
 from nemo_gym.training.stream import RolloutStream, Rows
-from nemo_gym.training.types import Rollout
+from nemo_gym.training.types import Rollout, TokenAccount
 
 Result = TypeVar("Result")
 
@@ -41,6 +41,9 @@ class SyncGym:
     @property
     def left_out(self) -> dict[str, int]:
         return dict(self._gym.left_out)
+
+    def token_account(self) -> TokenAccount:
+        return self._call(self._gym.token_account())
 
     @property
     def in_flight(self) -> list[str]:

@@ -113,6 +113,9 @@ class TorchPolicy(Policy):
     async def version(self) -> int | None:
         return self.engine.version
 
+    async def tokens_generated(self) -> int | None:
+        return self.engine.tokens_generated
+
     def close(self) -> None:
         """Stop the endpoint and the engine; requests in flight fail. Idempotent."""
         if not self._thread.is_alive():

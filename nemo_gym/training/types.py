@@ -102,6 +102,18 @@ class Rollout:
         return version_range(sample.weight_version for sample in self.samples)
 
 
+@dataclass(frozen=True, slots=True)
+class TokenAccount:
+    """The tokens that the engine generated in a session: each is delivered, or counted with a reason."""
+
+    generated: int | None
+    """None if the engine does not report the number; then the tokens of cancelled and failed calls are not counted."""
+    delivered: int
+    """In rollouts that the trainer got, with those that they leave out."""
+    left_out: Mapping[str, int]
+    """Not delivered, by reason."""
+
+
 def version_range(ranges: Iterable[VersionRange | None]) -> VersionRange | None:
     """Return the range that covers all `ranges`; None entries are skipped."""
     reported = [versions for versions in ranges if versions is not None]

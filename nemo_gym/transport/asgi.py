@@ -162,7 +162,7 @@ async def write_reply(reply: Reply, send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def read_body(receive: Receive) -> bytes:
+async def read_request_body(receive: Receive) -> bytes:
     """Read the whole body of an ASGI request."""
     chunks: list[bytes] = []
     while True:

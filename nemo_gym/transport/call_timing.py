@@ -115,13 +115,12 @@ def seconds_by_phase(calls: Iterable[FinishedCall]) -> list[float]:
 
     `calls` are in the order in which they ended.
     """
-    sums, ends = [0.0] * len(PHASES), [0.0] * len(PHASES)
+    sums, last_end = [0.0] * len(PHASES), 0.0
     for server_type, path, start, end in calls:
-        phase = call_phase(server_type, path)
-        if start < ends[phase]:
+        if start < last_end:
             return _sum_overlapping(calls)
-        sums[phase] += end - start
-        ends[phase] = end
+        sums[MODEL if server_type == _MODEL_SERVERS else call_phase(server_type, path)] += end - start
+        last_end = end
     return sums
 
 

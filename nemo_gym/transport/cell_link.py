@@ -25,7 +25,7 @@ from multidict import CIMultiDict
 from nemo_gym.errors import RequestCancelled, ServerUnreachable
 from nemo_gym.keys import ROLLOUT_PATH_PREFIX
 from nemo_gym.transport import deadlines
-from nemo_gym.transport.asgi import ASGIApp, Message, Receive, Send, read_body, write_reply
+from nemo_gym.transport.asgi import ASGIApp, Message, Receive, Send, read_request_body, write_reply
 from nemo_gym.transport.call_timing import pending_calls
 from nemo_gym.transport.event_loop import CoalescingTransport, current_wake_up_queue, is_cancelled
 from nemo_gym.transport.in_process import answer_call
@@ -44,7 +44,7 @@ TOKEN_SECONDS = 10.0
 
 WAITING_CALLS = "(waiting calls)"
 """Reserved instance name: a call to it returns the pending calls of rollouts (`waiting_calls_app`)."""
-_ROLLOUT_PREFIX = re.compile(rf"^/{ROLLOUT_PATH_PREFIX}/[^/]+(?:/training-token-capture)?")
+_ROLLOUT_PREFIX = re.compile(rf"^/{ROLLOUT_PATH_PREFIX}/[^/]+(?:/training-token-capture)?(?:/budget/[^/]+)?")
 
 OnFrame = Callable[[dict[str, Any], bytes], None]
 
@@ -313,7 +313,7 @@ class RemoteInstance:
             scope["method"],
             "http://127.0.0.1",
             f"{path}?{query}" if query else path,
-            body=await read_body(receive),
+            body=await read_request_body(receive),
             headers=CIMultiDict((n.decode("latin-1"), v.decode("latin-1")) for n, v in scope["headers"]),
         )
         await write_reply(await self.handle(call), send)
@@ -461,7 +461,7 @@ def waiting_calls(rollouts: Iterable[RolloutId]) -> dict[RolloutId, str]:
 
 async def waiting_calls_app(scope: Message, receive: Receive, send: Send) -> None:  # noqa: ARG001 - signature of an ASGI app
     """ASGI app: read a list of rollouts from the body and answer with the pending call of each."""
-    rollouts = [(int(task), int(rollout)) for task, rollout in orjson.loads(await read_body(receive))]
+    rollouts = [(int(task), int(rollout)) for task, rollout in orjson.loads(await read_request_body(receive))]
     calls = waiting_calls(rollouts)
     await write_reply(Reply(200, orjson.dumps([[*rollout, call] for rollout, call in calls.items()])), send)
 

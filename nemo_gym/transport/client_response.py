@@ -26,6 +26,7 @@ from nemo_gym.transport.large_bodies import LARGE_BYTES, MAX_ERROR_BYTES, limits
 from nemo_gym.transport.response_errors import (
     ERROR_HEADER,
     FAILED_HEADER,
+    ServerResponse,
     invalid_reply,
     naming_callee,
     raise_named_error,
@@ -48,6 +49,13 @@ def reply_header(response: Any, name: str) -> str | None:
     headers: Any = getattr(response, "headers", None)
     value = headers.get(name) if hasattr(headers, "get") else None
     return value if isinstance(value, str) else None
+
+
+def note_callee(response: Any, callee: str) -> Any:
+    """Record the server that sent a response over HTTP; return the response."""
+    if isinstance(response, ServerResponse | LocalResponse):  # not the response of a test
+        response.callee = callee
+    return response
 
 
 class LocalContent:
@@ -102,6 +110,10 @@ class LocalResponse:
     def callee(self) -> str | None:
         """Instance name of the server that answered."""
         return self._call.server
+
+    @callee.setter
+    def callee(self, name: str) -> None:
+        self._call.server = name
 
     @property
     def model(self) -> BaseModel | None:
@@ -403,9 +415,8 @@ def is_ok(response: Any) -> bool:
     """Return True unless a response or mock has an error status (400 or higher)."""
     if isinstance(response, LocalResponse):
         return response.status < 400
-    ok = getattr(response, "ok", None)
-    if isinstance(ok, bool):
-        return ok
+    if hasattr(response, "ok"):
+        return bool(response.ok)  # a mock of `ok` decides with its `__bool__`
     status = getattr(response, "status", None)
     return not isinstance(status, int) or status < 400
 

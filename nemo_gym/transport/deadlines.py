@@ -85,45 +85,34 @@ class Alarm:
     Like `asyncio.timeout`, but cheaper. A cancellation by other code remains a `CancelledError`.
     """
 
-    __slots__ = (
-        "_alarms",
-        "_outer",
-        "_prior_cancellations",
-        "awaited_server",
-        "has_fired",
-        "moment",
-        "seconds",
-        "task",
-    )
+    has_fired = False
+    """True after this alarm cancelled the task."""
+    awaited_server: str | None = None
+    """Name of the server that the task was waiting for when the alarm fired; None if unknown."""
 
     def __init__(self, seconds: float, outer: "Alarm | None" = None) -> None:
         """Prepare an alarm. `outer`, an enclosing alarm of the same task, saves the lookup of the task."""
         self.seconds = seconds
-        self.has_fired = False
-        """True after this alarm cancelled the task."""
-        self.awaited_server: str | None = None
-        """Name of the server that the task was waiting for when the alarm fired; None if unknown."""
         self._outer = outer
 
     def __enter__(self) -> Self:
         outer = self._outer
+        task: asyncio.Task[Any] | None
         if outer is None:
             loop = asyncio.get_running_loop()
-            task = asyncio.current_task(loop)
+            task, alarms = asyncio.current_task(loop), _alarms.of(loop)
             if task is None:
                 raise RuntimeError("an alarm needs a running task to cancel")
-            self.task: asyncio.Task[Any] = task
-            self._alarms = _alarms.of(loop)
         else:
-            self.task = outer.task
-            self._alarms = outer._alarms
-        self._prior_cancellations = self.task.cancelling()
+            task, alarms = outer.task, outer._alarms
+        self.task: asyncio.Task[Any] = task
+        self._alarms: LoopAlarms = alarms
+        self._prior_cancellations = task.cancelling()
         now = time.monotonic()
-        self.moment = now + self.seconds
-        alarms = self._alarms
+        self.moment = moment = now + self.seconds
         alarms.active.add(self)
-        if self.moment < alarms.wakes_at:
-            alarms.wake_at(self.moment, now)
+        if moment < alarms.wakes_at:
+            alarms.wake_at(moment, now)
         return self
 
     def fire(self) -> None:
@@ -148,8 +137,6 @@ class DeadlineAlarm(Alarm):
 
     If the context already has an earlier deadline, that deadline is kept; the alarm still fires after `seconds`.
     """
-
-    __slots__ = ("_tokens",)
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -241,9 +228,10 @@ def adopt_caller(alarm: Alarm | None, headers: Mapping[str, str] | None) -> None
     if alarm is not None:
         _deadline.set(alarm.moment)
         _alarm.set(alarm)
-    for name, value in headers.items() if headers else ():
-        if name.lower() == ALLOWANCE_HEADER:
-            _allowance.set(parse_allowance(value))
+    if headers:
+        for name, value in headers.items():
+            if name.lower() == ALLOWANCE_HEADER:
+                _allowance.set(parse_allowance(value))
 
 
 def parse_seconds(value: str | bytes | None) -> float | None:

@@ -11,7 +11,7 @@ import logging
 import math
 import random
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, cast
@@ -46,7 +46,7 @@ from nemo_gym.transport.retries import (
     next_pause,
     parse_retry_after,
 )
-from nemo_gym.wire.call_reply import encode_json
+from nemo_gym.wire.call_reply import REDIRECT_STATUSES, encode_json
 from nemo_gym.wire.stored_rollout import RolloutId
 
 logger = logging.getLogger("nemo_gym.transport")
@@ -57,7 +57,6 @@ health = HealthRegistry()
 RESTART_FACTOR = 10
 """Factor on `unreachable_timeout_seconds` for an endpoint that answered before, because it may be restarting."""
 
-REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _RESENDABLE = (bytes, bytearray, str, dict, list, tuple)
 
 
@@ -87,7 +86,7 @@ class _HttpCall:
     """Maximum size of the answer, given by callers that release the response; None: `max_body_bytes`."""
     rollout: RolloutId | None
     """The current rollout, if the address belongs to a run."""
-    started_at: float = field(default_factory=time.monotonic)
+    started_at: float
     failures: int = 0
 
     def seconds_left(self) -> float:
@@ -137,7 +136,7 @@ async def send(
     """
     call = _prepare(method, url, policy, callee, safe_to_retry, max_bytes, options)
     while True:
-        if len(health):  # at least one endpoint failed
+        if health.failing:  # at least one endpoint failed
             await _wait_for_circuit(call)
         try:
             if call.is_simple and session is None:
@@ -174,13 +173,13 @@ def _prepare(
     """Validate the arguments of `send`, encode the JSON body, add run token and rollout, compute when it expires."""
     method = method.upper()
     try:
-        address, endpoint = _parse_address(url)
+        address, endpoint, key = _parse_address(url)
     except ValueError:
         raise ConfigError(
             f"{mask_text(str(url))!r} is not an HTTP address", where=callee, fix="http://<host>:<port>/<path>"
         ) from None
     _encode_json(options)
-    token = run_token.token_for(address.host, address.port)
+    token = run_token.token_for_key(key)
     if token is not None:
         options["headers"] = with_header(options.get("headers"), run_token.RUN_TOKEN_HEADER, token)
     timeout, seconds, allowance = options.get("timeout"), deadlines.seconds_left(), deadlines.current_allowance()
@@ -191,6 +190,7 @@ def _prepare(
     if seconds is None:
         seconds = http_sessions.settings().request_timeout_seconds
     body = options.get("data")
+    now = time.monotonic()
     return _HttpCall(
         method=method,
         url=str(url),
@@ -199,7 +199,8 @@ def _prepare(
         is_safe_to_retry=safe_to_retry or method in SAFE_METHODS,
         has_resendable_body=body is None or isinstance(body, _RESENDABLE),
         options=options,
-        expires_at=time.monotonic() + seconds,
+        expires_at=now + seconds,
+        started_at=now,
         endpoint=endpoint,
         address=address,
         is_simple=model_connections.can_send(method, address, options),
@@ -210,8 +211,8 @@ def _prepare(
 
 
 @lru_cache(maxsize=1024)
-def _parse_address(url: str | URL) -> tuple[URL, str]:
-    """Return the parsed URL and its `host:port`.
+def _parse_address(url: str | URL) -> tuple[URL, str, tuple[str, int]]:
+    """Return the parsed URL, its `host:port` and its `address_key`.
 
     Raises:
         ValueError: `url` is not an HTTP address.
@@ -219,7 +220,7 @@ def _parse_address(url: str | URL) -> tuple[URL, str]:
     address = URL(url) if isinstance(url, str) else url
     if address.scheme not in ("http", "https") or not address.host:
         raise ValueError("not an HTTP address")
-    return address, f"{address.host}:{address.port}"
+    return address, f"{address.host}:{address.port}", run_token.address_key(address.host, address.port or 0)
 
 
 def _encode_json(options: dict[str, Any]) -> None:
@@ -304,7 +305,7 @@ async def _attempt_with_pool(call: _HttpCall) -> ClientResponse:
     else:
         async with asyncio.timeout(left):
             response = await request
-    if response.status in REDIRECTS and "Location" in response.headers:
+    if response.status in REDIRECT_STATUSES and "Location" in response.headers:
         response.release()
         call.is_simple = False  # the request is sent again, because a server that redirects executes nothing
         return await _attempt_with_aiohttp(call, http_sessions.current_session())
@@ -360,7 +361,7 @@ async def _pause_after_failure(call: _HttpCall, error: Exception) -> None:
 def _pause_after_response(call: _HttpCall, response: ClientResponse) -> float | None:
     """Record the status of a response; return the seconds until the retry, or None to return this response."""
     if not isinstance(response.status, int) or response.status < 400:  # a mock in a test may have no status
-        if len(health):
+        if health.failing:
             health.record_success(call.endpoint, call.callee)
         if call.policy.has_unreachable_timeout:  # the timeout is longer from now on, see `RESTART_FACTOR`
             health.answered_before.add(call.endpoint)

@@ -6,6 +6,7 @@ cookies of resources servers are in `serve.session`.
 
 import asyncio
 import atexit
+import logging
 import os
 import resource
 import socket
@@ -23,6 +24,8 @@ from nemo_gym.transport.large_bodies import limits
 from nemo_gym.transport.model_connections import ConnectionPool
 from nemo_gym.transport.response_errors import ServerResponse
 
+logger = logging.getLogger("nemo_gym.transport")
+
 KEEPALIVE_SECONDS = 15.0
 """Shorter than the 30 s of our servers, so that the client closes an idle connection and not the server."""
 
@@ -30,8 +33,12 @@ KEEPALIVE_SECONDS = 15.0
 PER_HOST_KEY = "global_aiohttp_connector_limit_per_host"
 CONCURRENCY_KEY = "num_samples_in_parallel"
 
+OPEN_FILES = 65535
+"""Open files that a server process asks for."""
 OTHER_OPEN_FILES = 256
 """Open files that a process keeps for other purposes than connections to one host."""
+MAX_TRAINER_CONNECTIONS = 4096
+"""Connections of a trainer to one server in another process: as many as wait in a listen queue of Linux by default."""
 
 
 class GlobalAIOHTTPAsyncClientConfig(BaseModel):
@@ -98,6 +105,17 @@ def configure(settings: GlobalAIOHTTPAsyncClientConfig | None) -> None:
     limits.answer, limits.body = values.max_model_answer_bytes, values.max_body_bytes
 
 
+def configure_once(config: Mapping[str, Any]) -> None:
+    """Set the settings of a trainer from a global configuration, unless this process has settings.
+
+    Calls beyond the connections wait for one, so that a trainer may send all its rows at once.
+    """
+    if not is_configured():
+        values = GlobalAIOHTTPAsyncClientConfig.from_global_config(config)
+        limit = min(values.global_aiohttp_connector_limit_per_host, MAX_TRAINER_CONNECTIONS)
+        configure(values.model_copy(update={PER_HOST_KEY: limit}))
+
+
 def settings() -> GlobalAIOHTTPAsyncClientConfig:
     return _sessions.settings or _DEFAULTS
 
@@ -137,6 +155,7 @@ def _current_entry() -> Entry:
     _drop_closed_loops()
     options = settings()
     configured = max(1, options.global_aiohttp_connector_limit_per_host // _worker_count())
+    raise_open_files_limit(configured + OTHER_OPEN_FILES)
     possible = max(1, open_files_limit() - OTHER_OPEN_FILES)
     advice = f"raise {PER_HOST_KEY}"
     if configured > possible:
@@ -151,6 +170,18 @@ def _current_entry() -> Entry:
     owner = _managed_session(options, pool)
     entry = _sessions.by_loop[loop] = (_run_to_first_yield(owner), owner, pool)
     return entry
+
+
+def raise_open_files_limit(limit: int = OPEN_FILES) -> None:
+    """Raise the open-file limit of this process to `limit`, or to the maximum that the system permits."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    if soft == resource.RLIM_INFINITY or soft >= allowed:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    except (ValueError, OSError) as error:
+        logger.warning("the open-file limit remains %d (%s)", soft, error)
 
 
 def open_files_limit() -> int:

@@ -8,6 +8,7 @@ remain: a streaming response is returned when it is complete, and cancelling the
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from aiohttp import FormData, payload
@@ -19,7 +20,7 @@ from nemo_gym.transport import deadlines, http_sessions
 from nemo_gym.transport.asgi import ASGIApp, call_url, run_app
 from nemo_gym.transport.client_response import LocalResponse
 from nemo_gym.transport.run_token import address_key
-from nemo_gym.wire.call_reply import Call, Cookies, Reply, json_body
+from nemo_gym.wire.call_reply import REDIRECT_STATUSES, Call, Cookies, Reply, json_body
 from nemo_gym.wire.stored_rollout import RolloutId
 
 Handle = Callable[[Call, deadlines.Alarm | None], Awaitable[Reply]]
@@ -29,7 +30,6 @@ SUPPORTED_OPTIONS = frozenset({"json", "data", "params", "headers", "cookies", "
 """Request options of aiohttp that this carrier supports; a call with other options is sent over HTTP."""
 
 MAX_REDIRECTS = 10
-REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 AddressKey = tuple[str, int]
 
@@ -125,15 +125,16 @@ async def request(
         moment = now + timeout
     left = max(0.0, moment - now)
     call = Call(method.upper(), base_url, path, body, headers, cookies, callee, rollout, left)
+    handle: Handle = getattr(app, "handle", None) or partial(answer_call, app)
     outer = deadlines.current_alarm()
     if outer is not None and outer.moment <= moment:  # the alarm of an enclosing call fires early enough
-        response = LocalResponse(call, await answer_call(app, call, outer))
-        is_final = response.status not in REDIRECTS or not allow_redirects
+        response = LocalResponse(call, await handle(call, outer))
+        is_final = response.status not in REDIRECT_STATUSES or not allow_redirects
         return response if is_final else await _follow_redirects(app, call, outer, response)
     try:
         with deadlines.Alarm(left, outer) as alarm:
-            response = LocalResponse(call, await answer_call(app, call, alarm))
-            is_final = response.status not in REDIRECTS or not allow_redirects
+            response = LocalResponse(call, await handle(call, alarm))
+            is_final = response.status not in REDIRECT_STATUSES or not allow_redirects
             return response if is_final else await _follow_redirects(app, call, alarm, response)
     except TimeoutError as error:
         if not alarm.has_fired:
@@ -161,7 +162,7 @@ async def _encode_data(data: Any) -> tuple[bytes, str]:
 async def _follow_redirects(app: ASGIApp, call: Call, alarm: deadlines.Alarm, response: LocalResponse) -> LocalResponse:
     """Follow redirects to apps of this process by the rules of aiohttp; return a redirect to any other address."""
     history: list[LocalResponse] = []
-    while response.status in REDIRECTS:
+    while response.status in REDIRECT_STATUSES:
         target = response.headers.get("Location") or response.headers.get("URI")
         if not target:
             break

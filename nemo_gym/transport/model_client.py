@@ -31,6 +31,7 @@ from nemo_gym.errors import DeadlineExceeded, GymError, ModelAnswerTooLarge, Mod
 from nemo_gym.transport import deadlines, http_sessions
 from nemo_gym.transport.client_response import LocalResponse, is_ok, raise_for_status, read_body
 from nemo_gym.transport.event_loop import SlotQueue
+from nemo_gym.transport.event_reader import OnEvent, ReadAnswer, event_reader
 from nemo_gym.transport.http import send, with_header
 from nemo_gym.transport.large_bodies import (
     COMPRESSED_STARTS,
@@ -49,6 +50,7 @@ AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 RATE_LIMIT_ERROR_CODES = sorted(MODEL_CALL.statuses)
 RETRY_ERROR_CODES = [*RATE_LIMIT_ERROR_CODES, *sorted(MODEL_CALL.few_attempts_statuses)]
+MAX_NUM_TRIES = MODEL_CALL.few_attempts  # what model servers written for NeMo Gym pass as `max_http_attempts`
 
 TRUNCATED_BODY_ATTEMPTS = 3
 """Maximum attempts when the connection is lost in the middle of an answer."""
@@ -74,6 +76,7 @@ class NeMoGymAsyncOpenAI(BaseModel):
     internal: bool = False
     """Has no effect; accepted because existing callers set it."""
     default_headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    max_http_attempts: int | None = Field(default=None, ge=1)
 
     async def create_models(self, **kwargs: Any) -> dict[str, Any]:
         """Call `GET /models`; keyword arguments are the query parameters."""
@@ -108,7 +111,14 @@ class NeMoGymAsyncOpenAI(BaseModel):
     def _root(self) -> str:
         return self.base_url.rstrip("/").removesuffix("/v1")
 
-    async def _call(self, method: str, path: str, *, root: str | None = None, **options: Any) -> dict[str, Any]:
+    async def stream(self, path: str, body: dict[str, Any], on_event: OnEvent) -> dict[str, Any]:
+        """Send a request and report the events of its answer; return an empty object, or an answer without events."""
+        session = http_sessions.current_session()  # the connection pool returns complete answers only
+        return await self._call("POST", path, json=body, session=session, read=event_reader(on_event, _read_object))
+
+    async def _call(
+        self, method: str, path: str, *, root: str | None = None, read: ReadAnswer | None = None, **options: Any
+    ) -> dict[str, Any]:
         """Send a request and return the JSON object of the answer; retry if the answer is truncated."""
         url = f"{(root or self.base_url).rstrip('/')}/{path}"
         for attempt in range(1, TRUNCATED_BODY_ATTEMPTS + 1):
@@ -116,7 +126,7 @@ class NeMoGymAsyncOpenAI(BaseModel):
                 response = await self._request(method=method, url=url, **options)
                 if response.status >= HTTPStatus.MULTIPLE_CHOICES or isinstance(response, ClientResponse):
                     _check_not_redirected(response, method)
-                return await _read_object(response, url)
+                return await (read or _read_object)(response, url)
             except TooManyRedirects as error:
                 raise _redirect_error(error.history[0]) from None
             except ResponseTooLong as error:
@@ -132,7 +142,8 @@ class NeMoGymAsyncOpenAI(BaseModel):
     async def _request(self, **options: Any) -> ClientResponse:
         """Send one request with the retries of `MODEL_CALL`. Subclasses override this to add headers."""
         headers = {**self._key_headers("Authorization"), **self.default_headers, **(options.pop("headers", {}))}
-        return await send(policy=MODEL_CALL, safe_to_retry=True, headers=headers, max_bytes=limits.answer, **options)
+        policy = MODEL_CALL.with_attempts(self.max_http_attempts)
+        return await send(policy=policy, safe_to_retry=True, headers=headers, max_bytes=limits.answer, **options)
 
     def _key_headers(self, name: str) -> dict[str, str]:
         """Return the header with the API key; none if the key is empty and the URL contains a user.

@@ -24,6 +24,7 @@ from yarl import URL
 from nemo_gym.transport.client_response import LocalResponse
 from nemo_gym.transport.event_loop import SlotQueue, current_wake_up_queue, current_write_batch
 from nemo_gym.transport.large_bodies import LARGE_BYTES, Decompressor, current_memory, limits, too_long
+from nemo_gym.transport.response_errors import raise_named_error
 from nemo_gym.wire.call_reply import Call, Reply
 
 logger = logging.getLogger("nemo_gym.transport")
@@ -45,22 +46,20 @@ _SUPPORTED_OPTIONS = frozenset({"data", "headers"})
 def can_send(method: str, url: URL, options: Mapping[str, Any]) -> bool:
     """Return True if this client supports a request: GET or POST, `http`, a body of bytes, no options but headers."""
     return (
-        method in ("POST", "GET")
-        and options.keys() <= _SUPPORTED_OPTIONS
+        options.keys() <= _SUPPORTED_OPTIONS
         and isinstance(options.get("data", b""), bytes)
-        and _is_supported_url(url)
-        and _are_supported_headers(tuple(options.get("headers") or ()))
+        and _is_supported(method, url, tuple(options.get("headers") or ()))
     )
 
 
 @lru_cache(maxsize=1024)
-def _is_supported_url(url: URL) -> bool:
-    return url.scheme == "http" and url.raw_user is None
-
-
-@lru_cache(maxsize=1024)
-def _are_supported_headers(names: tuple[str, ...]) -> bool:
-    return _UNSUPPORTED_HEADERS.isdisjoint(name.lower() for name in names)
+def _is_supported(method: str, url: URL, header_names: tuple[str, ...]) -> bool:
+    return (
+        method in ("POST", "GET")
+        and url.scheme == "http"
+        and url.raw_user is None
+        and _UNSUPPORTED_HEADERS.isdisjoint(name.lower() for name in header_names)
+    )
 
 
 def encode_request(
@@ -72,8 +71,9 @@ def encode_request(
         ValueError: a header contains a line break or a null byte.
     """
     head = _encode_head(method, url, tuple(headers.items()))
-    extra_lines = "".join([f"\r\n{_header_line(name, value)}" for name, value in varying_headers.items()])
-    return b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (head, extra_lines.encode("utf-8"), len(body), body)
+    for name, value in varying_headers.items():
+        head += f"\r\n{_header_line(name, value)}".encode()
+    return b"%b\r\nContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
 
 
 @lru_cache(maxsize=1024)
@@ -229,13 +229,13 @@ class _Connection(asyncio.Protocol):
         """Keep a part of the body. Refuse a body that is too long; stop reading one that must first reserve memory."""
         if self._failure is not None:
             return
-        was_small = self._size <= self._large_bytes
-        self._size += len(body)
-        if self._size > self._max_bytes:
+        size = self._size
+        self._size = new_size = size + len(body)
+        if new_size > self._max_bytes:
             self._refuse()
             return
         self._chunks.append(body)
-        if was_small and self._size > self._large_bytes and self._transport is not None:
+        if new_size > self._large_bytes >= size and self._transport is not None:
             self._transport.pause_reading()
             self._wake()
 
@@ -263,12 +263,28 @@ class _Connection(asyncio.Protocol):
 class EndpointResponse(LocalResponse):
     """A complete answer of a model endpoint; reading a truncated body raises its error."""
 
-    def __init__(self, url: URL, call: Call, status: int, content: bytes, connection: _Connection) -> None:
-        super().__init__(call, Reply(status, content, headers=connection.headers))
+    def __init__(
+        self,
+        method: str,
+        url: URL,
+        request_headers: tuple[Mapping[str, str], ...],
+        status: int,
+        content: bytes,
+        connection: _Connection,
+    ) -> None:
+        self.reply = Reply(status, content, headers=connection.headers)
+        self.status = status
+        self._method = method
         self._url = url
+        self._request_headers = request_headers
         self._reason = connection.reason
         self._body_error = connection.body_error
         self._release_memory = connection.release_memory
+
+    @property
+    def _call(self) -> Call:  # type: ignore[override]  # only errors need it
+        headers = {name: value for part in self._request_headers for name, value in part.items()}
+        return Call(self._method, "", "", headers=headers)
 
     @property
     def reason(self) -> str:
@@ -282,8 +298,9 @@ class EndpointResponse(LocalResponse):
 
     async def read(self) -> bytes:
         if self._body_error is not None:
+            raise_named_error(self._body_error, self)
             raise self._body_error
-        return await super().read()
+        return self.reply.body_bytes()
 
     async def decompress(self, max_bytes: int, *, reserves_memory: bool) -> None:
         """Decompress the body, a large one on a thread; raise `ResponseTooLong` if it is longer than `max_bytes`.
@@ -378,12 +395,11 @@ class ConnectionPool:
         host = self._hosts.get(address)
         if host is None:
             host = self._hosts[address] = _HostConnections()
-        call = Call(method, "", "", body, {**headers, **varying_headers})
         reserves_memory, max_bytes = max_bytes is not None, max_bytes or limits.body
         connection = await self._acquire(host, address, url)
         try:
             status, content = await connection.exchange(request, max_bytes, reserves_memory=reserves_memory)
-            response = EndpointResponse(url, call, status, content, connection)
+            response = EndpointResponse(method, url, (headers, varying_headers), status, content, connection)
             is_compressed = connection.is_compressed
         finally:
             self._release(host, connection)

@@ -1,7 +1,7 @@
-"""The model replies of a rollout, kept while it runs so that a cancelled rollout can return what was generated.
+"""The model replies of a rollout, kept while it runs so that a failed or cancelled rollout returns what was generated.
 
-`ServerClient` adds the reply of every model call if the current context has a log. Agents have one if the collector
-asks for it (`Allowance.keep_replies`).
+`ServerClient` adds the reply of every model call if the current context has a log. Agents have one for every rollout
+of a collector. An exception carries the response to the error answer (`attach_response`, `error_body`).
 """
 
 import asyncio
@@ -12,11 +12,13 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from nemo_gym.keys import MODELS
+from nemo_gym.keys import MODELS, RESPONSE_KEY_NAME
 from nemo_gym.transport.client_response import get_response_json
 
 ReplyT = TypeVar("ReplyT")
 
+ERROR_TEXT_KEY = "_ng_error"
+_RESPONSE_ATTRIBUTE = "nemo_gym_response"
 READ_SECONDS = 0.25
 """Time for reading a reply whose body had not arrived when the rollout was cancelled."""
 
@@ -56,6 +58,26 @@ class ReplyLog:
         }
 
 
+def attach_response(error: Exception, response: dict[str, Any] | None) -> None:
+    """Attach what was generated to the exception that ended the rollout, for `error_body`."""
+    if response is not None:
+        with suppress(AttributeError):  # an exception class with __slots__
+            setattr(error, _RESPONSE_ATTRIBUTE, response)
+
+
+def error_body(error: BaseException, text: str) -> Any:
+    """Return the JSON value of an error answer: the text, with what was generated if the exception carries it."""
+    response = getattr(error, _RESPONSE_ATTRIBUTE, None)
+    return text if response is None else {ERROR_TEXT_KEY: text, RESPONSE_KEY_NAME: response}
+
+
+def split_error_body(body: Any) -> tuple[Any, dict[str, Any] | None]:
+    """Return the text of an error answer and the response in it, if it has one."""
+    if isinstance(body, dict) and body.keys() == {ERROR_TEXT_KEY, RESPONSE_KEY_NAME}:
+        return body[ERROR_TEXT_KEY], body[RESPONSE_KEY_NAME]
+    return body, None
+
+
 async def _read_response(reply: Any) -> dict[str, Any] | None:
     """Return the body of a reply; None if it is not a complete Responses object."""
     if getattr(reply, "status", 500) >= 400:
@@ -84,7 +106,13 @@ def _summed_usage(usages: Iterable[Any]) -> dict[str, Any] | None:
 
 
 _log: ContextVar[ReplyLog | None] = ContextVar("nemo_gym_reply_log", default=None)
-set_current_log = _log.set
+
+
+def start_log() -> ReplyLog:
+    """Start the log of the current rollout: `ServerClient` adds its model replies to it."""
+    log = ReplyLog()
+    _log.set(log)
+    return log
 
 
 def keep_reply(server_type: str, request: Any, reply: ReplyT) -> ReplyT:

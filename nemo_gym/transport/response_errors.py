@@ -11,7 +11,7 @@ from aiohttp import ClientConnectionError, ClientPayloadError, ClientResponse, C
 from multidict import CIMultiDict, CIMultiDictProxy
 from pydantic import ValidationError
 
-from nemo_gym.errors import DeadlineExceeded, GymError, InvalidReply, ServerUnreachable
+from nemo_gym.errors import DeadlineExceeded, GymError, IncompleteReply, InvalidReply, ServerUnreachable
 
 FAILED_HEADER = "x-nemo-gym-failed"
 """Header of an error response: the instance that failed first. The failure is attributed to this instance."""
@@ -22,12 +22,15 @@ UPSTREAM_STATUS_HEADER = "x-nemo-gym-upstream-status"
 ERROR_HEADER = "x-nemo-gym-error"
 """Header of an error response: the class name of the exception that caused it."""
 
+RAISED_AT_HEADER = "x-nemo-gym-raised-at"
+"""Header of an error response: file and line of the server's code that raised the exception."""
+
 
 class ServerResponse(ClientResponse):
     """A response over HTTP whose errors name the server that sent it."""
 
     callee: str | None = None
-    """Instance name of the server, set by `note_callee`."""
+    """Instance name of the server, set by `ServerClient`."""
 
     async def read(self) -> bytes:
         if self.callee is None:
@@ -44,13 +47,6 @@ class ServerResponse(ClientResponse):
     def raise_for_status(self) -> None:
         with naming_callee(self):
             super().raise_for_status()
-
-
-def note_callee(response: ClientResponse, callee: str) -> ClientResponse:
-    """Record the server that sent a response over HTTP; return the response."""
-    if isinstance(response, ServerResponse):  # not the response of a test
-        response.callee = callee
-    return response
 
 
 def _callee(response: Any) -> str | None:
@@ -104,6 +100,7 @@ def raise_named_error(error: Exception, response: Any) -> None:
         raise ServerUnreachable("ended before its answer was complete", where=server) from error
     elif isinstance(error, ClientPayloadError):
         response.close()
-        raise invalid_reply(response, f"breaks off ({error})") from error
+        path = response.url.path
+        raise IncompleteReply(f"the answer to {path} breaks off ({error})", where=server, path=path) from error
     elif isinstance(error, json.JSONDecodeError | UnicodeDecodeError | ValidationError):
         raise invalid_reply(response, f"is invalid: {error}") from error

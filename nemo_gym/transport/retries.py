@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Literal
@@ -40,6 +40,10 @@ class RetryPolicy:
     """Statuses that are retried only with `Retry-After`, which shows a deliberate rejection."""
     has_unreachable_timeout: bool = False
     """Fail all calls to an endpoint that accepted no connection for `unreachable_timeout_seconds`."""
+
+    def with_attempts(self, attempts: int | None) -> "RetryPolicy":
+        """Return the policy with this number of attempts for every failure; the same policy for None."""
+        return self if attempts is None else replace(self, attempts=attempts, few_attempts=attempts)
 
     def retries_status(self, status: int, failures: int, retry_after: float | None) -> bool:
         """Return True if an answer with this status is retried after `failures` failed attempts."""
@@ -240,26 +244,23 @@ class HealthRegistry:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._by_endpoint: dict[str, EndpointHealth] = {}
+        self.failing: dict[str, EndpointHealth] = {}
         self.answered_before: set[str] = set()
         """Model endpoints that answered at least once without an error."""
 
-    def __len__(self) -> int:
-        return len(self._by_endpoint)
-
     def get(self, endpoint: str) -> EndpointHealth | None:
-        return self._by_endpoint.get(endpoint)
+        return self.failing.get(endpoint)
 
     def entry(self, endpoint: str) -> EndpointHealth:
-        return self._by_endpoint.setdefault(endpoint, EndpointHealth(self._clock))
+        return self.failing.setdefault(endpoint, EndpointHealth(self._clock))
 
     def record_success(self, endpoint: str, callee: str) -> None:
-        health = self._by_endpoint.pop(endpoint, None)
+        health = self.failing.pop(endpoint, None)
         if health is not None:
             health.record_recovery(callee)
 
     def clear(self) -> None:
-        self._by_endpoint.clear()
+        self.failing.clear()
         self.answered_before.clear()
 
 

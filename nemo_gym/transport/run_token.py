@@ -59,6 +59,10 @@ def token_for(host: str | None, port: int | None) -> str | None:
     return _tokens.get(address_key(host, port)) if _tokens and host and port else None
 
 
+token_for_key = _tokens.get
+"""Return the token of the run that serves the address with an `address_key`, as `token_for` does."""
+
+
 def headers_for(host: str, port: int) -> dict[str, str]:
     """Return the header with the token of an address; empty without one."""
     token = token_for(host, port)

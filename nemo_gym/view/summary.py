@@ -9,14 +9,14 @@ from typing import Any
 import orjson
 
 from nemo_gym.metrics.column_statistics import sample_std
-from nemo_gym.metrics.intervals import t95
+from nemo_gym.metrics.intervals import ClusteredMean, t95
 from nemo_gym.metrics.pass_at_k import pass_at_k
+from nemo_gym.metrics.scores import reported_k
 from nemo_gym.view.database import RunDatabase
 from nemo_gym.view.table_row import PHASES
 from nemo_gym.wire.stored_rollout import finite_float
 
 BINS = 20
-MAX_K = 64
 MAX_SIDE_FILE_BYTES = 4_000_000
 """Side files (metrics, identity) that are larger are not shown on the page."""
 
@@ -46,14 +46,16 @@ def _compute_statistics(run: RunDatabase) -> dict[str, Any]:
     """Compute the statistics over all current rollouts of a run."""
     with run.connection() as database:
         groups = database.execute(
-            "SELECT n, solved, total, count(*) FROM (SELECT count(*) AS n, sum(reward >= 1) AS solved,"
+            "SELECT n, solved, total, count(*) FROM (SELECT count(*) AS n, sum(reward = 1) AS solved,"
             " sum(reward) AS total FROM rollouts WHERE current AND reward IS NOT NULL GROUP BY task) GROUP BY 1, 2, 3"
         ).fetchall()
+        others = "SELECT NOT EXISTS (SELECT 1 FROM rollouts WHERE current AND reward NOT IN (0, 1))"
+        is_pass_or_fail = bool(database.execute(others).fetchone()[0])
         return {
             "outcomes": _outcomes(database),
-            "reward": _reward(groups),
+            "reward": _reward(groups, is_pass_or_fail=is_pass_or_fail),
             "histogram": _histogram(database),
-            "pass_at_k": _pass_at_k(groups),
+            "pass_at_k": _pass_at_k(groups) if is_pass_or_fail else [],
             "tokens": _totals(database),
             "latency": _latency(database),
         }
@@ -79,7 +81,7 @@ def compare_runs(first: RunDatabase, second: RunDatabase, count: int = 200) -> d
         "better": sum(difference > 0 for difference in differences),
         "worse": sum(difference < 0 for difference in differences),
         "mean_difference": sum(differences) / len(differences) if differences else None,
-        "half_width_95": _paired_half_width(differences),
+        "interval_95": _paired_interval(differences),
         "rows": [dict(zip(names, pair, strict=True)) for pair in differing[:count]],
     }
 
@@ -89,19 +91,16 @@ def _outcomes(database: sqlite3.Connection) -> list[dict[str, Any]]:
     return [{"outcome": outcome, "kind": kind, "count": n} for outcome, kind, n in database.execute(query)]
 
 
-def _reward(groups: Sequence[Group]) -> dict[str, Any]:
-    """Return the mean reward with its interval, clustered by task: repeats of one task are not independent."""
-    tasks = sum(weight for _, _, _, weight in groups)
-    n = sum(count * weight for count, _, _, weight in groups)
-    if not n:
-        return {"n": 0, "tasks": 0, "mean": None, "half_width_95": None}
-    mean = sum(total * weight for _, _, total, weight in groups) / n
-    half_width = None
-    if tasks > 1:
-        # `math.hypot` scales its arguments, so that squares of very large numbers do not overflow.
-        residual = math.hypot(*(math.sqrt(weight) * (total - count * mean) for count, _, total, weight in groups))
-        half_width = finite_float(t95(tasks - 1) * residual * math.sqrt(tasks / (tasks - 1)) / n)
-    return {"n": n, "tasks": tasks, "mean": finite_float(mean), "half_width_95": half_width}
+def _reward(groups: Sequence[Group], *, is_pass_or_fail: bool) -> dict[str, Any]:
+    """Return the mean reward with the interval that `gym eval run` reports."""
+    clustered = ClusteredMean(may_be_share=is_pass_or_fail)
+    for count, _, total, tasks in groups:
+        clustered.add_sums(count, total, tasks)
+    mean = clustered.mean()
+    if mean is None:
+        return {"n": 0, "tasks": 0, "mean": None, "interval_95": None}
+    interval = None if mean.low is None else [mean.low, mean.high]
+    return {"n": mean.count, "tasks": mean.tasks, "mean": finite_float(mean.value), "interval_95": interval}
 
 
 def _histogram(database: sqlite3.Connection) -> dict[str, Any]:
@@ -121,9 +120,9 @@ def _histogram(database: sqlite3.Connection) -> dict[str, Any]:
 
 
 def _pass_at_k(groups: Sequence[Group]) -> list[dict[str, float]]:
-    """Return for each k the mean chance, over tasks with k rollouts, that one of k is solved (reward 1 or more)."""
+    """Return for each reported k the mean chance, over tasks with k rollouts, that one of k is solved (reward 1)."""
     points = []
-    for k in range(1, min(max((n for n, *_ in groups), default=0), MAX_K) + 1):
+    for k in reported_k(max((n for n, *_ in groups), default=0)):
         usable = [(n, solved, weight) for n, solved, _, weight in groups if n >= k]
         tasks = sum(weight for _, _, weight in usable)
         chance = sum(weight * pass_at_k(n, solved, k) for n, solved, weight in usable)
@@ -168,11 +167,13 @@ def _quantile(database: sqlite3.Connection, column: str, count: int, q: float) -
     return quantile
 
 
-def _paired_half_width(differences: list[float]) -> float | None:
-    """Return half the width of the 95 % interval of the mean difference; None for fewer than two differences."""
-    deviation = sample_std(differences)
-    n = len(differences)
-    return None if deviation is None else t95(n - 1) * deviation / math.sqrt(n)
+def _paired_interval(differences: list[float]) -> list[float] | None:
+    """Return the 95 % interval of the mean difference; None for fewer than two differences."""
+    deviation, n = sample_std(differences), len(differences)
+    if deviation is None:
+        return None
+    centre, half = sum(differences) / n, t95(n - 1) * deviation / math.sqrt(n)
+    return [centre - half, centre + half]
 
 
 def _read_side_file(path: Path) -> Any:

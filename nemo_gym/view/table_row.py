@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_gym.keys import ATTEMPT_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
+from nemo_gym.metrics.answers import EXTRACTED_NAMES
 from nemo_gym.wire.stored_rollout import LIMIT_CLASS, REWARD_KEY, StoredRollout, finite_float
 
 SCORED, FAILED, LIMIT = "scored", "failed", LIMIT_CLASS
-# Fields in which verifiers store the expected answer, the extracted answer and the rule: the first one counts.
+# Fields in which verifiers store the expected answer and the rule: the first one counts.
 EXPECTED_NAMES = ("expected_answer", "expected", "answer", "ground_truth", "target", "label")
-EXTRACTED_NAMES = ("extracted_answer", "extracted", "model_answer", "predicted_answer", "prediction", "parsed_answer")
 RULE_NAMES = ("extraction_rule", "rule", "verdict_rule")
 NOT_COMPONENTS = frozenset({"responses_create_params", "response", REWARD_KEY})
 LONGEST_CELL = 300

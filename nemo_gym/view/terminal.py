@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from nemo_gym.metrics.answers import describe_answers
+from nemo_gym.metrics.intervals import MeanWithInterval
 from nemo_gym.view.conversation import LONGEST_TEXT, read_events
 from nemo_gym.view.database import RunDatabase
 from nemo_gym.view.summary import summarize
@@ -25,8 +27,15 @@ def overview_lines(run: RunDatabase) -> Iterator[str]:
     reward = summary["reward"]
     yield f"{summary['name']}  ({summary['path']})"
     if reward["mean"] is not None:
-        interval = f" ± {reward['half_width_95']:.4f} (95 %)" if reward["half_width_95"] is not None else ""
-        yield f"mean reward  {reward['mean']:.4f}{interval}, n = {reward['n']} over {reward['tasks']} tasks"
+        low, high = reward["interval_95"] or (None, None)
+        mean = MeanWithInterval(reward["mean"], reward["n"], reward["tasks"], low=low, high=high)
+        yield f"mean reward  {mean}"
+    totals = {kind: summary["tokens"][f"tokens_{kind}"]["sum"] for kind in ("in", "out")}
+    if any(totals.values()):
+        yield "tokens       " + " · ".join(f"{total:,} {kind}" for kind, total in totals.items())
+    for entry in summary["metrics"] if isinstance(summary["metrics"], list) else ():
+        if isinstance(entry, dict) and (problems := describe_answers(entry)):
+            yield f"answers      {problems}"
     for entry in summary["outcomes"]:
         kind = f": {escape_terminal_codes(entry['kind'])}" if entry["kind"] else ""
         yield f"{entry['count']:>9}  {entry['outcome']}{kind}"
@@ -34,8 +43,7 @@ def overview_lines(run: RunDatabase) -> Iterator[str]:
         fraction = "" if phase["share"] is None else f"  {phase['share']:6.1%} of the time"
         yield f"{phase['phase']:<13} {phase['p50']:8.2f} s median  {phase['p95']:8.2f} s p95{fraction}"
     for point in summary["pass_at_k"]:
-        if point["k"] & (point["k"] - 1) == 0:  # 1, 2, 4, 8, …
-            yield f"pass@{point['k']:<4} {point['chance']:.4f}"
+        yield f"pass@{point['k']:<4} {point['chance']:.4f}"
 
 
 def table_rows(run: RunDatabase, *, filter_text: str = "", words: str = "", count: int = 50) -> Iterator[list[str]]:

@@ -23,6 +23,8 @@ Body = bytes | BaseModel
 MAX_ARGUMENT_DEPTH = 100
 """Levels of nesting in the arguments of a tool call; encoders fail at about 250."""
 
+REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
+
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 

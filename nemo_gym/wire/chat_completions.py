@@ -6,7 +6,7 @@ In a request, messages and content parts are dictionaries, as users of the API w
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from nemo_gym.wire.base import (
@@ -25,6 +25,7 @@ from nemo_gym.wire.base import (
     dump_object,
     has_token_fields,
     literal_tags,
+    omit_none,
 )
 
 
@@ -235,8 +236,6 @@ class NeMoGymChatCompletionCreateParamsNonStreaming(WireModel):
     model: str | None = None
     audio: Json = None
     frequency_penalty: float | None = None
-    function_call: Json = None
-    functions: list[JsonObject] | None = None
     logit_bias: dict[str, int] | None = None
     logprobs: bool | None = None
     max_completion_tokens: int | None = None
@@ -247,10 +246,8 @@ class NeMoGymChatCompletionCreateParamsNonStreaming(WireModel):
     parallel_tool_calls: bool | None = True
     prediction: Json = None
     presence_penalty: float | None = None
-    prompt_cache_key: str | None = None
     reasoning_effort: str | None = None
     response_format: Annotated[TypedObjectParam, AcceptObjects] | None = None
-    safety_identifier: str | None = None
     seed: int | None = None
     service_tier: str | None = None
     stop: str | list[str] | None = None
@@ -263,8 +260,22 @@ class NeMoGymChatCompletionCreateParamsNonStreaming(WireModel):
     top_logprobs: int | None = None
     top_p: float | None = None
     user: str | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
     web_search_options: Json = None
+    # A dump contains the options below only if they are set: deprecated, added later, or of some providers.
+    function_call: Annotated[Json, Field(exclude_if=omit_none)] = None
+    functions: Annotated[list[JsonObject] | None, Field(exclude_if=omit_none)] = None
+    moderation: Annotated[Json, Field(exclude_if=omit_none)] = None
+    prompt_cache_key: Annotated[str | None, Field(exclude_if=omit_none)] = None
+    prompt_cache_retention: Annotated[str | None, Field(exclude_if=omit_none)] = None
+    safety_identifier: Annotated[str | None, Field(exclude_if=omit_none)] = None
+    verbosity: Annotated[Literal["low", "medium", "high"] | None, Field(exclude_if=omit_none)] = None
+    chat_template_kwargs: Annotated[JsonObject | None, Field(exclude_if=omit_none)] = None
+    thinking: Annotated[Json, Field(exclude_if=omit_none)] = None
+    output_config: Annotated[Json, Field(exclude_if=omit_none)] = None
+
+
+CHAT_REQUEST_PROVIDER_EXTENSION_FIELDS = frozenset({"chat_template_kwargs", "thinking", "output_config"})
+"""Fields of a chat request that only some providers have."""
 
 
 class NeMoGymFunction(WireModel):

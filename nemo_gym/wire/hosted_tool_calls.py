@@ -162,7 +162,7 @@ class NeMoGymCustomToolCallOutput(ItemModel):
 
 
 class ProviderItem(ItemModel):
-    """An item of a type that only OpenAI interprets; kept unchanged in a response's output."""
+    """An item of a type that only OpenAI interprets; kept unchanged."""
 
     wire_tag: ClassVar[str] = "provider_item"
 
@@ -193,3 +193,19 @@ HostedItem: TypeAlias = (
     | NeMoGymCustomToolCallOutput
 )
 HOSTED_ITEMS: tuple[type[ItemModel], ...] = get_args(HostedItem)
+
+# Names of the same classes for items in a response.
+NeMoGymResponseMcpCall = NeMoGymMcpCall
+NeMoGymResponseMcpListTools = NeMoGymMcpListTools
+NeMoGymResponseMcpApprovalRequest = NeMoGymMcpApprovalRequest
+NeMoGymResponseMcpApprovalResponse = NeMoGymMcpApprovalResponse
+NeMoGymResponseFileSearchToolCall = NeMoGymFileSearchToolCall
+NeMoGymResponseFunctionWebSearch = NeMoGymFunctionWebSearch
+NeMoGymResponseComputerToolCall = NeMoGymComputerToolCall
+NeMoGymResponseComputerCallOutput = NeMoGymComputerCallOutput
+NeMoGymResponseImageGenerationCall = NeMoGymImageGenerationCall
+NeMoGymResponseCodeInterpreterToolCall = NeMoGymCodeInterpreterToolCall
+NeMoGymResponseLocalShellCall = NeMoGymLocalShellCall
+NeMoGymResponseLocalShellCallOutput = NeMoGymLocalShellCallOutput
+NeMoGymResponseCustomToolCall = NeMoGymCustomToolCall
+NeMoGymResponseCustomToolCallOutputItem = NeMoGymCustomToolCallOutput

@@ -1,35 +1,47 @@
 """Observations: an agent's reports about its work in addition to the answer, and the trajectory built from them.
 
 A bundle holds the observations of one source; a gap reports something that should have been observed but was not. Every
-model rejects unknown fields, because they are mistakes of the agent's author.
+model rejects unknown fields, because they are mistakes of the agent's author, and validates assignments.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from nemo_gym.wire.base import WIRE_CONFIG, Json, JsonObject, TaggedUnion, dump_object, field_text, literal_tags
-from nemo_gym.wire.responses import NeMoGymResponse
+from nemo_gym.wire.base import WIRE_CONFIG, Json, TaggedUnion, field_text, literal_tags
+from nemo_gym.wire.responses import NeMoGymResponse, NeMoGymResponseInput
+from nemo_gym.wire.server_refs import ModelServerRef
 
 Moment = float | str | None
 """Seconds since the epoch or an ISO 8601 text, as the agent reports it."""
 
-ServerName = Annotated[str | JsonObject, BeforeValidator(dump_object)]
-"""A server's instance id, or a reference `{type, name}` to it."""
+ObservedStatus = Literal["completed", "failed", "incomplete", "unknown"]
+
+OWNERSHIP_GAP = "model_call_ownership_unavailable"
+"""Code of the gap for captured calls to which no invocation refers."""
+
+
+def _with_server_type(reference: Any) -> Any:
+    """Return a reference to a model server; an instance id alone gets the type."""
+    return {"type": "responses_api_models", "name": reference} if isinstance(reference, str) else reference
+
+
+ModelRef = Annotated[ModelServerRef, BeforeValidator(_with_server_type)]
 
 
 class ObservationModel(BaseModel):
-    model_config = ConfigDict(**{**WIRE_CONFIG, "extra": "forbid"})
+    model_config = ConfigDict(**{**WIRE_CONFIG, "extra": "forbid", "validate_assignment": True})
 
 
 class ModelCallRef(ObservationModel):
     """A reference to a captured model call: by its id, or by model and response id."""
 
     model_call_id: str | None = None
-    model_ref: ServerName | None = None
+    model_ref: ModelRef | None = None
     response_id: str | None = None
 
     @model_validator(mode="after")
@@ -45,55 +57,63 @@ class AgentInvocation(ObservationModel):
     kind: Literal["agent_invocation"] = "agent_invocation"
     invocation_id: str
     parent_invocation_id: str | None = None
-    name: str | None = None
-    status: str | None = None
-    started_at: Moment = None
-    completed_at: Moment = None
+    spawned_by_tool_call_id: str | None = None
+    status: ObservedStatus = "unknown"
+    duration_ms: float | None = None
+    error_type: str | None = None
     model_calls: list[ModelCallRef] = []
-    metadata: JsonObject = {}
+    conversation: NeMoGymResponseInput = []
 
 
 class ToolCallObservation(ObservationModel):
     kind: Literal["tool_call"] = "tool_call"
-    tool_call_id: str
-    invocation_id: str | None = None
-    name: str | None = None
-    arguments: Json = None
-    status: str | None = None
-    error: str | None = None
-    started_at: Moment = None
-    completed_at: Moment = None
-    latency_ms: float | None = None
-    model_call: ModelCallRef | None = None
-    metadata: JsonObject = {}
+    invocation_id: str
+    tool_call_id: str | None = None
+    sandbox_id: str | None = None
+    tool_name: str | None = None
+    started_at: float | None = None
+    completed_at: float | None = None
+    duration_ms: float | None = None
+    timing_source: Literal["executor", "artifact", "harness"] | None = None
+    status: ObservedStatus | Literal["timeout", "cancelled"] = "unknown"
+    error_type: str | None = None
+
+    @model_validator(mode="after")
+    def _check_times(self) -> Self:
+        if self.started_at is not None and self.completed_at is not None and self.completed_at < self.started_at:
+            raise ValueError(f"completed_at {self.completed_at} is before started_at {self.started_at}")
+        return self
 
 
 class SandboxObservation(ObservationModel):
     kind: Literal["sandbox"] = "sandbox"
-    sandbox_id: str
-    invocation_id: str | None = None
+    role: Literal["agent", "verifier", "environment"]
     provider: str | None = None
-    image: str | None = None
-    status: str | None = None
-    error: str | None = None
-    started_at: Moment = None
-    completed_at: Moment = None
-    metadata: JsonObject = {}
+    sandbox_id: str | None = None
+    outcome: str | None = None
+    exit_code: int | None = None
+    wall_time_s: float | None = None
+    cpu_time_s: float | None = None
+    peak_memory_mib: float | None = None
+    resource_usage_source: str | None = None
+    error_type: str | None = None
 
 
 class ContextCompactionObservation(ObservationModel):
     """The agent shortened its context."""
 
     kind: Literal["context_compaction"] = "context_compaction"
-    compaction_id: str
-    invocation_id: str | None = None
+    invocation_id: str
+    observed_at: Moment = None
     trigger: str | None = None
     tokens_before: int | None = None
     tokens_after: int | None = None
-    started_at: Moment = None
-    completed_at: Moment = None
-    model_call: ModelCallRef | None = None
-    metadata: JsonObject = {}
+    outcome: Literal["completed", "failed", "aborted", "unknown"] = "unknown"
+    summary: str | None = None
+    first_kept_item_id: str | None = None
+    before_model_call: ModelCallRef | None = None
+    model_calls: list[ModelCallRef] = []
+    after_model_call: ModelCallRef | None = None
 
 
 class ObservationGap(ObservationModel):
@@ -108,16 +128,10 @@ Observation = Annotated[
     AgentInvocation | ToolCallObservation | SandboxObservation | ContextCompactionObservation,
     TaggedUnion(tag=lambda record: field_text(record, "kind"), member_tags=lambda member: literal_tags(member, "kind")),
 ]
-_ID_FIELDS = {
-    "agent_invocation": "invocation_id",
-    "tool_call": "tool_call_id",
-    "sandbox": "sandbox_id",
-    "context_compaction": "compaction_id",
-}
 
 
 class AgentObservationBundle(ObservationModel):
-    """The observations of one rollout by one source. Ids are unique per kind; no invocation is its own ancestor."""
+    """The observations of one rollout by one source. Invocation ids are unique; no invocation is its own ancestor."""
 
     source: str
     records: list[Observation] = []
@@ -125,49 +139,56 @@ class AgentObservationBundle(ObservationModel):
 
     @model_validator(mode="after")
     def _check_records(self) -> Self:
-        """Check that ids are unique per kind and that no invocation is its own ancestor."""
-        seen: set[tuple[str, str]] = set()
-        for record in self.records:
-            key = (record.kind, getattr(record, _ID_FIELDS[record.kind]))
-            if key in seen:
-                raise ValueError(f"two {key[0]} records have the id {key[1]!r}")
-            seen.add(key)
-        _check_no_parent_cycle(record for record in self.records if isinstance(record, AgentInvocation))
+        """Check that invocation ids are unique and that no invocation is its own ancestor."""
+        parents: dict[str, list[str]] = {}
+        for record in self.invocations():
+            if record.invocation_id in parents:
+                raise ValueError(f"two agent_invocation records have the id {record.invocation_id!r}")
+            parents[record.invocation_id] = [record.parent_invocation_id] if record.parent_invocation_id else []
+        try:
+            TopologicalSorter(parents).prepare()  # raises an error for a cycle
+        except CycleError as error:
+            cycle: list[str] = error.args[1]
+            raise ValueError(f"invocation {cycle[0]!r} is its own ancestor") from None
         return self
 
-
-def _check_no_parent_cycle(invocations: Iterable[AgentInvocation]) -> None:
-    parents = {child.invocation_id: [child.parent_invocation_id] for child in invocations if child.parent_invocation_id}
-    try:
-        TopologicalSorter(parents).prepare()  # raises an error for a cycle
-    except CycleError as error:
-        cycle: list[str] = error.args[1]
-        raise ValueError(f"invocation {cycle[0]!r} is its own ancestor") from None
+    def invocations(self) -> list[AgentInvocation]:
+        return [record for record in self.records if isinstance(record, AgentInvocation)]
 
 
 class TrajectoryTokenStats(ObservationModel):
-    tokens_in: int | None = None
-    tokens_out: int | None = None
-    tokens_reasoning: int | None = None
-    tokens_total: int | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    total_tokens: int | None = None
     cached_tokens: int | None = None
 
 
+class ModelCallMetadata(ObservationModel):
+    """What is known about the response of a captured call besides its content."""
+
+    response_id: str | None = None
+    model_ref: ModelRef | None = None
+    model: str | None = None
+    dialect: Literal["responses", "chat", "messages"] | None = None
+    status_code: int | None = None
+    response_status: str | None = None
+    finish_reason: str | None = None
+    error_category: str | None = None
+    latency_ttft_ms: float | None = None
+
+
 class TrajectoryModelCall(ObservationModel):
-    """A captured model call and the invocation that made it."""
+    """A captured model call."""
 
     model_call_id: str
-    invocation_id: str | None = None
-    model_ref: ServerName | None = None
-    response_id: str | None = None
-    dialect: Literal["responses", "chat", "messages"] | None = None
     started_at: Moment = None
     completed_at: Moment = None
-    latency_ms: float | None = None
-    latency_ttft_ms: float | None = None
-    status_code: int | None = None
-    error_category: str | None = None
-    tokens: TrajectoryTokenStats | None = None
+    duration_ms: float | None = None
+    request: Json = None
+    response: Json = None
+    token_stats: TrajectoryTokenStats | None = None
+    response_metadata: ModelCallMetadata | None = None
 
 
 class TrajectoryToolCall(ToolCallObservation):
@@ -175,12 +196,19 @@ class TrajectoryToolCall(ToolCallObservation):
 
 
 class TrajectoryTurn(ObservationModel):
-    """One turn: a model call and the tool calls that follow from it."""
+    """One turn: what the agent was asked, what it answered, and the model calls for the answer."""
 
-    turn_index: int
+    turn_no: int = Field(ge=1)
     invocation_id: str | None = None
-    model_call_id: str | None = None
-    tool_call_ids: list[str] = []
+    task_id: str | None = None
+    rollout_id: str | None = None
+    timestamp: Moment = None
+    question: Json = None
+    answer: Json = None
+    reasoning_content: str | None = None
+    resolved: bool | None = None
+    step_count: int | None = Field(default=None, ge=0)
+    model_calls: list[ModelCallRef] = []
 
 
 class TrajectoryRecord(ObservationModel):
@@ -202,50 +230,63 @@ class AgentEpisode:
     observations: AgentObservationBundle | None = None
 
 
-def _server_name(reference: Any) -> Any:
-    return reference.get("name") if isinstance(reference, Mapping) else reference
+def join_model_call_observations(bundle: AgentObservationBundle, calls: Iterable[Any]) -> AgentObservationBundle:
+    """Return the bundle with each reference to a captured call completed, and with gaps for what does not match.
 
-
-def join_model_call_observations(
-    bundles: Iterable[AgentObservationBundle], calls: Iterable[Mapping[str, Any]]
-) -> tuple[list[TrajectoryModelCall], list[ObservationGap]]:
-    """Assign each captured call to the first invocation that refers to it; return calls and gaps.
-
-    `calls` are capture records (`model_call_id`, `model_ref`, `response`, ...). Gaps are references to calls that were
-    not captured or that belong to another invocation, and calls to which no invocation refers.
+    `calls` are `ModelCallRecord`s. A gap reports a reference that matches no call, several calls or two different ones
+    (by its id and by its response), and calls to which no invocation refers.
     """
-    joined = [_trajectory_call(call) for call in calls]
-    by_id = {call.model_call_id: call for call in joined}
-    by_response: dict[tuple[Any, str | None], TrajectoryModelCall] = {
-        (_server_name(call.model_ref), call.response_id): call for call in joined if call.response_id
-    }
-    gaps: list[ObservationGap] = []
-    records = (record for bundle in bundles for record in bundle.records)
-    invocations = (record for record in records if isinstance(record, AgentInvocation))
-    references = ((one.invocation_id, reference) for one in invocations for reference in one.model_calls)
-    for invocation_id, reference in references:
-        call = by_id.get(reference.model_call_id) if reference.model_call_id else None
-        call = call or by_response.get((_server_name(reference.model_ref), reference.response_id))
-        if call is None:
+    captured = list(calls)
+    by_id = {call.model_call_id: call for call in captured}
+    by_response: dict[tuple[str | None, str], list[Any]] = defaultdict(list)
+    for call in captured:
+        if call.response_id is not None:
+            by_response[_server_name(call.model_ref), call.response_id].append(call)
+    owned: set[str] = set()
+    gaps = list(bundle.gaps)
+
+    def complete(reference: ModelCallRef, invocation_id: str) -> ModelCallRef:
+        """Return the reference with all ids of its call; add a gap and return it unchanged without exactly one."""
+        response = (_server_name(reference.model_ref), reference.response_id or "")
+        matches = {call.model_call_id for call in by_response.get(response, ())}
+        is_conflict = False
+        if reference.model_call_id in by_id:
+            is_conflict = bool(matches) and reference.model_call_id not in matches
+            matches = {reference.model_call_id}
+        if len(matches) != 1 or is_conflict:
+            problem = "conflict" if is_conflict else "ambiguous" if matches else "unmatched"
             detail = reference.model_call_id or f"{_server_name(reference.model_ref)}/{reference.response_id}"
-            gaps.append(ObservationGap(code="model_call_not_captured", invocation_id=invocation_id, detail=detail))
-        elif call.invocation_id is None:
-            call.invocation_id = invocation_id
-        elif call.invocation_id != invocation_id:
-            detail = f"{call.model_call_id} belongs to {call.invocation_id}"
-            gaps.append(ObservationGap(code="model_call_claimed_twice", invocation_id=invocation_id, detail=detail))
-    gaps.extend(
-        ObservationGap(code="model_call_unclaimed", detail=call.model_call_id)
-        for call in joined
-        if call.invocation_id is None
-    )
-    return joined, gaps
+            code = f"model_call_reference_{problem}"
+            gaps.append(ObservationGap(code=code, invocation_id=invocation_id, detail=detail))
+            return reference
+        call = by_id[matches.pop()]
+        owned.add(call.model_call_id)
+        return ModelCallRef(
+            model_call_id=call.model_call_id,
+            model_ref=call.model_ref or reference.model_ref,
+            response_id=call.response_id or reference.response_id,
+        )
+
+    records = [_with_references(record, complete) for record in bundle.records]
+    unowned = [call.model_call_id for call in captured if call.model_call_id not in owned]
+    if unowned:
+        gaps.append(ObservationGap(code=OWNERSHIP_GAP, detail=", ".join(unowned)))
+    return AgentObservationBundle(source=bundle.source, records=records, gaps=gaps)
 
 
-def _trajectory_call(call: Mapping[str, Any]) -> TrajectoryModelCall:
-    """Return a capture record as a call that belongs to no invocation yet."""
-    response = call.get("response")
-    fields = {name: call[name] for name in TrajectoryModelCall.model_fields if name in call and name != "invocation_id"}
-    if isinstance(response, Mapping):
-        fields.setdefault("response_id", response.get("id"))
-    return TrajectoryModelCall(**fields)
+def _with_references(record: Any, complete: Any) -> Any:
+    """Return a copy of a record whose references to model calls are replaced by `complete(reference, invocation)`."""
+    if not isinstance(record, AgentInvocation | ContextCompactionObservation):
+        return record
+    fields: dict[str, Any] = {
+        "model_calls": [complete(reference, record.invocation_id) for reference in record.model_calls]
+    }
+    if isinstance(record, ContextCompactionObservation):
+        for name in ("before_model_call", "after_model_call"):
+            reference = getattr(record, name)
+            fields[name] = None if reference is None else complete(reference, record.invocation_id)
+    return record.model_copy(update=fields)
+
+
+def _server_name(reference: Any) -> str | None:
+    return reference.name if isinstance(reference, ModelServerRef) else reference

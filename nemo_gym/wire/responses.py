@@ -3,10 +3,10 @@
 The class of an item is chosen by its `type` (and for messages by their form); classes are not tried in turn.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from nemo_gym.wire.base import (
@@ -14,6 +14,7 @@ from nemo_gym.wire.base import (
     AcceptObjects,
     ItemModel,
     ItemStatus,
+    Json,
     TaggedUnion,
     TokenIDLogProbMixin,
     TypedObject,
@@ -22,6 +23,8 @@ from nemo_gym.wire.base import (
     dump_object,
     field_text,
     has_token_fields,
+    later_field,
+    omit_none,
 )
 from nemo_gym.wire.hosted_tool_calls import HOSTED_ITEMS, PROVIDER_ITEM_TYPES, HostedItem, ProviderItem
 from nemo_gym.wire.input_content import InputContent, InputContentPart
@@ -37,6 +40,11 @@ from nemo_gym.wire.responses_options import (
     ToolChoiceParam,
     ToolParam,
 )
+from nemo_gym.wire.token_usage import NeMoGymResponseUsage
+
+LaterOption = Annotated[Json, Field(exclude_if=omit_none)]
+LaterText = Annotated[str | None, Field(exclude_if=omit_none)]
+"""Fields that the API added later; a dump contains them only if they are set."""
 
 
 class TopLogprob(WireModel):
@@ -92,6 +100,8 @@ class NeMoGymEasyInputMessage(ItemModel):
     content: InputContent
     role: Literal["user", "assistant", "system", "developer"]
     type: Literal["message"] = "message"
+    phase = later_field("phase")  # type: ignore[pydantic-field]  # a property, no field
+    """`commentary` or `final_answer` for a message of the model; None if it does not say."""
 
 
 class NeMoGymMessage(ItemModel):
@@ -116,6 +126,8 @@ class NeMoGymResponseOutputMessage(ItemModel):
     role: Literal["assistant"] = "assistant"
     status: ItemStatus = "completed"
     type: Literal["message"] = "message"
+    phase = later_field("phase")  # type: ignore[pydantic-field]  # a property, no field
+    """`commentary` or `final_answer` for a message of the model; None if it does not say."""
 
 
 class NeMoGymResponseFunctionToolCall(ItemModel):
@@ -125,6 +137,8 @@ class NeMoGymResponseFunctionToolCall(ItemModel):
     type: Literal["function_call"] = "function_call"
     id: str | None = None
     status: ItemStatus | None = None
+    namespace = later_field("namespace")  # type: ignore[pydantic-field]  # a property, no field
+    """The namespace of the tool; None without one."""
 
 
 class NeMoGymFunctionCallOutput(ItemModel):
@@ -135,11 +149,36 @@ class NeMoGymFunctionCallOutput(ItemModel):
     status: ItemStatus | None = None
 
 
+NeMoGymResponseFunctionCallOutput = NeMoGymFunctionCallOutput
+"""The result of a call in a response; the same class, because it has the same fields."""
+
+
 class NeMoGymResponseReasoningItem(ItemModel):
-    """Reasoning of the model. It has no `status`, because some endpoints reject a status in their input."""
+    """Reasoning of the model. Unknown fields and `status` are dropped: some endpoints reject them in their input."""
+
+    model_config = ConfigDict(extra="ignore")
 
     id: str
     summary: list[NeMoGymSummary]
+    type: Literal["reasoning"] = "reasoning"
+    encrypted_content: str | None = None
+    content: list[NeMoGymReasoningText] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_objects(cls, value: Any) -> Any:
+        value = value if type(value) is dict else dump_object(value)
+        if isinstance(value, dict) and "status" in value:
+            return {name: field for name, field in value.items() if name != "status"}
+        return value
+
+
+class AnonymousReasoningItem(ItemModel):
+    """Reasoning that a client sends back without its id, because it does not store answers at the provider."""
+
+    wire_tag: ClassVar[str] = "anonymous_reasoning"
+
+    summary: list[NeMoGymSummary] = []
     type: Literal["reasoning"] = "reasoning"
     encrypted_content: str | None = None
     content: list[NeMoGymReasoningText] | None = None
@@ -162,7 +201,9 @@ class NeMoGymResponseFunctionToolCallForTraining(NeMoGymResponseFunctionToolCall
 
 
 class NeMoGymResponseReasoningItemForTraining(NeMoGymResponseReasoningItem, TokenIDLogProbMixin):
-    pass
+    """Reasoning with token fields; other fields about the generation are kept."""
+
+    model_config = ConfigDict(extra="allow")
 
 
 RESPONSES_TO_TRAIN: dict[type[ItemModel], type[ItemModel]] = {
@@ -187,9 +228,13 @@ def training_variant_of(item_class: type[ItemModel]) -> type[ItemModel]:
 
 
 _TRAINABLE_TAGS = frozenset(cls.wire_tag for cls in RESPONSES_TO_TRAIN)
-_INPUT_TYPES = frozenset({"message", "function_call", "function_call_output", "reasoning"}) | {
-    cls.wire_tag for cls in HOSTED_ITEMS
-}
+_PASSED_ON_TYPES = PROVIDER_ITEM_TYPES | {"item_reference"}
+"""Items of the input that only an endpoint of the Responses API understands."""
+_INPUT_TYPES = (
+    frozenset({"message", "function_call", "function_call_output", "reasoning"})
+    | {cls.wire_tag for cls in HOSTED_ITEMS}
+    | _PASSED_ON_TYPES
+)
 _IMPLIED_FIELDS: tuple[tuple[frozenset[str], dict[str, str]], ...] = (
     (frozenset({"call_id", "output"}), {"type": "function_call_output"}),
     (frozenset({"call_id", "name", "arguments"}), {"type": "function_call"}),
@@ -197,7 +242,7 @@ _IMPLIED_FIELDS: tuple[tuple[frozenset[str], dict[str, str]], ...] = (
     (frozenset({"id", "content"}), {"type": "message", "role": "assistant"}),
 )
 """Fields of an item without `type` and `role`, and the missing fields that they imply; the first match counts."""
-_OUTPUT_TYPES = _INPUT_TYPES | PROVIDER_ITEM_TYPES
+_OUTPUT_TYPES = _INPUT_TYPES - {"item_reference"}
 
 
 def _is_generated(content: list[Any]) -> bool:
@@ -223,9 +268,11 @@ def item_tag(item: Any) -> str | None:
         return getattr(item, "wire_tag", None)
     item_type = item.get("type")
     tag = _message_tag(item) if item_type is None or item_type == "message" else item_type
+    if tag == "reasoning" and item.get("id") is None:
+        return "anonymous_reasoning"
     if tag in _TRAINABLE_TAGS and has_token_fields(item):
         return f"{tag}+tokens"
-    return "provider_item" if tag in PROVIDER_ITEM_TYPES else tag
+    return "provider_item" if tag in _PASSED_ON_TYPES else tag
 
 
 def _as_item(item: Any) -> Any:
@@ -296,66 +343,12 @@ _Item: TypeAlias = (
 )
 _BY_WIRE_TAG = TaggedUnion(tag=item_tag, member_tags=lambda member: (member.wire_tag,))
 
-NeMoGymResponseInputItem = Annotated[_Item, _BY_WIRE_TAG, BeforeValidator(check_input_item)]
+NeMoGymResponseInputItem = Annotated[
+    _Item | ProviderItem | AnonymousReasoningItem, _BY_WIRE_TAG, BeforeValidator(check_input_item)
+]
 NeMoGymResponseOutputItem = Annotated[_Item | ProviderItem, _BY_WIRE_TAG, BeforeValidator(check_output_item)]
 NeMoGymResponseInput = list[NeMoGymResponseInputItem]
 TextOrItems = Annotated[str | NeMoGymResponseInput, TEXT_OR_LIST]
-
-
-class NeMoGymResponseInputTokensDetails(WireModel):
-    cached_tokens: int | None = None
-
-
-class NeMoGymResponseOutputTokensDetails(WireModel):
-    reasoning_tokens: int | None = None
-
-
-class NeMoGymResponseUsage(WireModel):
-    input_tokens: int
-    input_tokens_details: NeMoGymResponseInputTokensDetails | None = Field(
-        default_factory=NeMoGymResponseInputTokensDetails
-    )
-    output_tokens: int
-    output_tokens_details: NeMoGymResponseOutputTokensDetails | None = Field(
-        default_factory=NeMoGymResponseOutputTokensDetails
-    )
-    total_tokens: int
-
-    @classmethod
-    def sum_from_list(cls, usages: Iterable[Self | None]) -> Self:
-        """Return the sum of the usages, ignoring None; zero without any usage.
-
-        A detail (cached or reasoning tokens) that one usage does not report is None in the sum.
-        """
-        reported = [usage for usage in usages if usage is not None]
-        inputs = [usage.input_tokens_details for usage in reported]
-        outputs = [usage.output_tokens_details for usage in reported]
-        cached = _known_sum([details.cached_tokens if details else None for details in inputs])
-        reasoning = _known_sum([details.reasoning_tokens if details else None for details in outputs])
-        return cls.model_validate(
-            {
-                "input_tokens": sum([usage.input_tokens for usage in reported]),
-                "input_tokens_details": {"cached_tokens": cached},
-                "output_tokens": sum([usage.output_tokens for usage in reported]),
-                "output_tokens_details": {"reasoning_tokens": reasoning},
-                "total_tokens": sum([usage.total_tokens for usage in reported]),
-            }
-        )
-
-
-def accumulate_response_usage(
-    total: NeMoGymResponseUsage | None, additional: NeMoGymResponseUsage | None
-) -> NeMoGymResponseUsage | None:
-    """Return the sum of two usages, either of which may be None."""
-    if total is None and additional is None:
-        return None
-    return NeMoGymResponseUsage.sum_from_list([total, additional])
-
-
-def _known_sum(counts: list[int | None]) -> int | None:
-    """Return the sum of the counts, or None if one of them is unknown."""
-    reported = [count for count in counts if count is not None]
-    return sum(reported) if len(reported) == len(counts) else None
 
 
 class NeMoGymResponseCreateParamsNonStreaming(WireModel):
@@ -386,6 +379,13 @@ class NeMoGymResponseCreateParamsNonStreaming(WireModel):
     truncation: Literal["auto", "disabled"] | None = None
     user: str | None = None
     stream: Literal[False] | None = None
+    context_management: LaterOption = None
+    conversation: LaterOption = None
+    moderation: LaterOption = None
+    prompt_cache_key: LaterText = None
+    prompt_cache_retention: LaterText = None
+    safety_identifier: LaterText = None
+    stream_options: LaterOption = None
 
 
 class ResponseError(WireModel):

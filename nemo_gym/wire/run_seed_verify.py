@@ -5,26 +5,41 @@ finite is written as text in JSON ("NaN"), which reads back as the same float; t
 """
 
 from enum import Enum
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
+from nemo_gym.keys import ROLLOUT_ID_KEY_NAME
 from nemo_gym.wire.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 
 
 class BaseRunRequest(BaseModel):
     """One task: the request to the model. Subclasses add the fields of the verifier."""
 
-    model_config = ConfigDict(ser_json_inf_nan="strings", defer_build=True)
+    model_config = ConfigDict(ser_json_inf_nan="strings", defer_build=True, populate_by_name=True)
 
     responses_create_params: NeMoGymResponseCreateParamsNonStreaming
+    capture_rollout_id: str | None = Field(default=None, alias=ROLLOUT_ID_KEY_NAME, exclude=True)
+    """Rollout id of the caller, for captures; a dump does not contain it."""
 
 
 class BaseVerifyRequest(BaseRunRequest):
     response: NeMoGymResponse
 
 
+def _is_unset(value: Any) -> bool:
+    """Leave a field out of dumps unless the sample is masked: most records have no use for it."""
+    return not value
+
+
 class BaseVerifyResponse(BaseVerifyRequest):
+    """The reward of a rollout. A masked sample has no valid reward and enters no mean."""
+
     reward: float
+    mask_sample: bool = Field(default=False, exclude_if=_is_unset)
+    failure_kind: str | None = Field(default=None, exclude_if=_is_unset)
+    """Why the sample is masked, in a word of `nemo_gym.failure_kinds` or `<server>:<kind>`."""
+    failure_reason: str | None = Field(default=None, exclude_if=_is_unset)
 
 
 class BaseMultiRewardVerifyResponse(BaseVerifyResponse):

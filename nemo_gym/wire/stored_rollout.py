@@ -19,6 +19,7 @@ from nemo_gym.keys import (
     NG_PHASES_KEY,
     NG_SECONDS_KEY,
     NG_TERMINAL_KEY,
+    NG_TOOL_ERRORS_KEY,
     RESPONSE_KEY_NAME,
     RESPONSES_CREATE_PARAMS_KEY_NAME,
     ROLLOUT_INDEX_KEY_NAME,
@@ -164,11 +165,52 @@ class StoredRollout:
     @property
     def total_tokens(self) -> int:
         """Input and output tokens of all model calls; 0 if the record does not count them."""
-        usage = self.usage
+        response = self.record.get(RESPONSE_KEY_NAME)
+        usage = response.get("usage") if type(response) is dict else self.usage
+        if type(usage) is not dict:
+            return 0
         total = usage.get("total_tokens")
         if total is None:
             total = sum(_token_count(usage.get(name)) for name in ("input_tokens", "output_tokens"))
-        return _token_count(total)
+        return total if type(total) is int and 0 < total < _MAX_TOKENS else _token_count(total)
+
+    @property
+    def model(self) -> str:
+        """Name of the model as the endpoint reports it; empty if it does not."""
+        name = self.response.get("model")
+        return name if isinstance(name, str) else ""
+
+    def tokens_by_kind(self) -> dict[str, int]:
+        """Return the `input` and `output` tokens of all model calls; `cached` and `reasoning` are parts of these."""
+        usage = self.usage
+        if not usage:
+            return {}
+        read, written = usage.get("input_tokens_details"), usage.get("output_tokens_details")
+        counts = {
+            "input": _token_count(usage.get("input_tokens")),
+            "cached": _token_count(read.get("cached_tokens")) if isinstance(read, dict) else 0,
+            "output": _token_count(usage.get("output_tokens")),
+            "reasoning": _token_count(written.get("reasoning_tokens")) if isinstance(written, dict) else 0,
+        }
+        return {kind: count for kind, count in counts.items() if count}
+
+    @property
+    def tool_errors(self) -> list[Mapping[str, Any]]:
+        """Exceptions of tools that the model saw as output: `tool`, `error` (the class) and `at` (file and line)."""
+        errors = self.record.get(NG_TOOL_ERRORS_KEY)
+        return [error for error in errors if isinstance(error, Mapping)] if isinstance(errors, list) else []
+
+    @property
+    def is_truncated(self) -> bool:
+        """True if the last answer of the model was cut off, for example by `max_output_tokens`."""
+        return self.response.get("status") == "incomplete" or bool(self.response.get("incomplete_details"))
+
+    @property
+    def is_refused(self) -> bool:
+        """True if the last item of the response is a refusal by the model."""
+        item = self.output[-1] if self.output else None
+        parts = item.get("content") if isinstance(item, dict) else None
+        return isinstance(parts, list) and any(isinstance(part, dict) and part.get("refusal") for part in parts)
 
     @property
     def capture(self) -> Mapping[str, Any]:

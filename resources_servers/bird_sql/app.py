@@ -43,9 +43,11 @@ def extract_query(body: BaseVerifyRequest) -> Extraction[str]:
 class BirdSQLConfig(SandboxServerConfig):
     REVERIFY_MODE = ReverifyMode.STATELESS
 
-    database_dir: str | None = None
+    database_dir: str | None = Field(default=None, validation_alias=AliasChoices("database_dir", "bird_sql_dir"))
     """Folder with `<db_id>/<db_id>.sqlite`, the layout of BIRD (default: the databases of this server folder)."""
-    sql_timeout_secs: float = Field(default=30.0, gt=0)
+    sql_timeout_secs: float = Field(
+        default=30.0, gt=0, validation_alias=AliasChoices("sql_timeout_secs", "sql_execution_timeout_s")
+    )
     """CPU time of one query; its wall time may be three times as long."""
     memory_limit_mib: int = Field(default=512, ge=64)
 
@@ -54,7 +56,7 @@ class BirdSQLRunRequest(BaseRunRequest):
     model_config = ConfigDict(extra="allow")
 
     db_id: str = Field(min_length=1)
-    sql: str = Field(min_length=1, validation_alias=AliasChoices("sql", "SQL", "gold_sql"))
+    sql: str = Field(min_length=1, validation_alias=AliasChoices("sql", "SQL", "gold_sql", "gt_sql"))
     """The gold query."""
     difficulty: str | None = None
 
@@ -175,6 +177,11 @@ VERIFIER_FIXTURE = VerifierFixture(
     cases_path=Path(__file__).parent / "tests" / "verifier_cases.jsonl",
     invoke=_verify_and_close,
 )
+
+
+# The names of these classes in NeMo Gym, for folders that import or subclass them.
+BirdSQLResourcesServer = BirdSQLServer
+BirdSQLResourcesServerConfig = BirdSQLConfig
 
 
 if __name__ == "__main__":

@@ -171,5 +171,10 @@ VERIFIER_FIXTURE = VerifierFixture(
 )
 
 
+# The names of these classes in NeMo Gym, for folders that import or subclass them.
+CalendarResourcesServer = CalendarServer
+CalendarResourcesServerConfig = CalendarConfig
+
+
 if __name__ == "__main__":
     CalendarServer.run_webserver()

@@ -191,5 +191,10 @@ VERIFIER_FIXTURE = VerifierFixture(
 )
 
 
+# The names of these classes in NeMo Gym, for folders that import or subclass them.
+CodeGenResourcesServer = CodeGenServer
+CodeGenResourcesServerConfig = CodeGenConfig
+
+
 if __name__ == "__main__":
     CodeGenServer.run_webserver()

@@ -1,6 +1,5 @@
 """Equivalence: a judge decides whether the reply says the same thing as the expected answer."""
 
-import re
 import secrets
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -18,6 +17,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from nemo_gym.config_types import ModelServerRef
+from nemo_gym.grading import patterns
 from nemo_gym.grading.extraction import last_assistant_text
 from nemo_gym.grading.judge_labels import verdict_label
 from nemo_gym.grading.result_types import NoAnswer
@@ -44,19 +44,19 @@ LONGEST_FOR_JUDGE = 8000
 
 
 def check_expression(pattern: str | None) -> str | None:
-    try:
-        re.compile(pattern or "")
-    except re.error as problem:
-        raise ValueError(f"{pattern!r} is not a regular expression: {problem}") from None
+    if pattern:
+        patterns.compile_pattern(pattern)
     return pattern
 
 
 def last_match(text: str, pattern: str) -> str | None:
-    """Return the last match of an expression (its first group if it has one), or None."""
-    matches = list(re.finditer(pattern, text[-LONGEST_FOR_REGEX:]))
-    if not matches:
+    """Return the last match of an expression (its first group if it has one); None without one or in time."""
+    try:
+        last = patterns.last_match(pattern, text[-LONGEST_FOR_REGEX:])
+    except patterns.PatternTooSlow:
         return None
-    last = matches[-1]
+    if last is None:
+        return None
     content = last.group(1) if last.re.groups and last.group(1) is not None else last.group()
     return str(content).strip() or None
 
@@ -303,6 +303,11 @@ VERIFIER_FIXTURE = VerifierFixture(
     cases_path=Path(__file__).parent / "tests" / "verifier_cases.jsonl",
     invoke=_verify_with_honest_judge,
 )
+
+
+# The names of these classes in NeMo Gym, for folders that import or subclass them.
+LLMJudgeResourcesServer = EquivalenceServer
+LLMJudgeResourcesServerConfig = EquivalenceConfig
 
 
 if __name__ == "__main__":

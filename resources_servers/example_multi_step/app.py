@@ -159,5 +159,10 @@ class MultiStepServer(SimpleResourcesServer):
         )
 
 
+# The names of these classes in NeMo Gym, for folders that import or subclass them.
+ExampleMultiStepResourcesServer = MultiStepServer
+ExampleMultiStepResourcesServerConfig = MultiStepConfig
+
+
 if __name__ == "__main__":
     MultiStepServer.run_webserver()

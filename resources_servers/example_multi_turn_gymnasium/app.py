@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
 from nemo_gym.authoring.gymnasium import (
     GymnasiumConfig,
@@ -42,7 +42,9 @@ class MultiTurnConfig(GymnasiumConfig):
 class MultiTurnRow(BaseModel):
     follow_ups: list[str] = []
     """The user's messages after the first, second, … reply."""
-    expected_substring: str = Field(min_length=1)
+    expected_substring: str = Field(
+        min_length=1, validation_alias=AliasChoices("expected_substring", "expected_answer")
+    )
     """The text that the last reply must contain; case, width and spaces do not matter."""
     answer_label: str | None = Field(default=None, min_length=1)
     """The beginning of `expected_substring`: no other value may follow it anywhere in the last reply."""

@@ -90,5 +90,10 @@ class CounterServer(SimpleResourcesServer):
         return CounterVerifyResponse(**dict(body), final_count=final, reward=float(final == body.expected_count))
 
 
+# The names of these classes in NeMo Gym, for folders that import or subclass them.
+StatefulCounterResourcesServer = CounterServer
+StatefulCounterResourcesServerConfig = CounterConfig
+
+
 if __name__ == "__main__":
     CounterServer.run_webserver()

@@ -45,5 +45,10 @@ class WeatherServer(SimpleResourcesServer):
         return BaseVerifyResponse(**dict(body), reward=1.0)
 
 
+# The names of these classes in NeMo Gym, for folders that import or subclass them.
+SimpleWeatherResourcesServer = WeatherServer
+SimpleWeatherResourcesServerConfig = WeatherConfig
+
+
 if __name__ == "__main__":
     WeatherServer.run_webserver()

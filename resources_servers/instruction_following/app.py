@@ -196,5 +196,10 @@ VERIFIER_FIXTURE = VerifierFixture(
 )
 
 
+# The names of these classes in NeMo Gym, for folders that import or subclass them.
+InstructionFollowingResourcesServer = InstructionFollowingServer
+InstructionFollowingResourcesServerConfig = InstructionFollowingConfig
+
+
 if __name__ == "__main__":
     InstructionFollowingServer.run_webserver()

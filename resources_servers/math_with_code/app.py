@@ -231,5 +231,10 @@ VERIFIER_FIXTURE = VerifierFixture(
 )
 
 
+# The names of these classes in NeMo Gym, for folders that import or subclass them.
+MathWithCodeResourcesServer = MathWithCodeServer
+MathWithCodeResourcesServerConfig = MathWithCodeConfig
+
+
 if __name__ == "__main__":
     MathWithCodeServer.run_webserver()

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +18,7 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.grading.choices import NO_OPTION, extract_boxed_choice, extract_choice, parse_option
 from nemo_gym.grading.extraction import last_assistant_text, last_boxed
+from nemo_gym.grading.patterns import PatternTooSlow, compile_pattern, last_match
 from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer
 from nemo_gym.grading.text import normalise_text
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
@@ -79,20 +79,17 @@ def read_by_regex(text: str, texts: Texts, patterns: list[str]) -> Extraction[st
     """Read the last match of the first expression that matches: its first group or all of it, as letter or text."""
     tail = text[-LONGEST_FOR_REGEX:]
     for pattern in patterns:
-        matches = list(_compile_pattern(pattern).finditer(tail))
-        if matches:
-            last = matches[-1]
+        try:
+            last = last_match(pattern, tail)
+        except PatternTooSlow:
+            return NoAnswer("an expression of the row takes too long")
+        if last is not None:
             answer = last.group(1) if last.re.groups and last.group(1) is not None else last.group()
             start, end = (offset + len(text) - len(tail) for offset in last.span())
             return _at_match(
                 ExtractedAnswer(answer, (start, end), "output_regex"), parse_option(answer, list(texts), texts)
             )
     return NoAnswer("no expression of the row matches")
-
-
-@lru_cache(maxsize=1024)
-def _compile_pattern(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
 
 
 def _at_match(match: ExtractedAnswer[str], key: str | NoAnswer) -> Extraction[str]:
@@ -130,10 +127,7 @@ class TemplateMetadata(BaseModel):
     @classmethod
     def _check_patterns(cls, value: str | list[str] | None) -> str | list[str] | None:
         for pattern in [value] if isinstance(value, str) else value or []:
-            try:
-                re.compile(pattern)
-            except re.error as problem:
-                raise ValueError(f"{pattern!r} is not a regular expression: {problem}") from None
+            compile_pattern(pattern)
         return value
 
     @property

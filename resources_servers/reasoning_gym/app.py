@@ -180,5 +180,10 @@ VERIFIER_FIXTURE = VerifierFixture(
 )
 
 
+# The names of these classes in NeMo Gym, for folders that import or subclass them.
+ReasoningGymResourcesServer = ReasoningGymServer
+ReasoningGymResourcesServerConfig = ReasoningGymConfig
+
+
 if __name__ == "__main__":
     ReasoningGymServer.run_webserver()

@@ -55,6 +55,7 @@ _FUNCTIONS = frozenset(
 _ARITHMETIC_TEXT = re.compile(r"[0-9+\-*/().\s]{1,500}")
 _ALGEBRA_TEXT = re.compile(r"[0-9A-Za-z+\-*/^().\s]{1,2000}")
 _NAME = re.compile(r"[A-Za-z]+[0-9]*")
+_TWO_SIGNS = re.compile(r"\s*[-+−]\s*[-+−][-+−\s]*[\d.]")
 _BIG_POWER = re.compile(r"\*\*\s*\(?\s*-?\s*\d{4,}|\*\*[^+\-*/]*\*\*")
 
 _CONTENT = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Nd", "Nl", "No", "So"})
@@ -136,6 +137,8 @@ def hedge_reason(answer: str, oracle: str | None, dataset: str = "") -> str | No
     """
     if not oracle:
         return None
+    if _TWO_SIGNS.match(answer) and not _TWO_SIGNS.match(oracle):
+        return "it is a number with two signs"
     words, right = _content_words(answer), _content_words(oracle)
     if _CANDIDATES & set(words) - set(right):
         return "it names several candidates"

@@ -45,12 +45,14 @@ class StructuredOutputsRunRequest(BaseRunRequest):
     """The format to answer in."""
     response_mode: Literal["text", "tool_call"] = "text"
     """`tool_call`: the arguments of the only tool call are graded instead of the text."""
+    tool_payload_key: str | None = None
+    """The argument of the tool call that contains the data; None: the arguments are the data."""
 
     @field_validator("schema_str")
     @classmethod
     def _check_schema(cls, value: str) -> str:
         try:
-            schema = json.loads(value)
+            schema = without_nullable(json.loads(value))
         except ValueError as problem:
             raise ValueError(f"not JSON: {problem}") from None
         if problems := schema_problems(schema):
@@ -98,7 +100,7 @@ class StructuredOutputsServer(SimpleResourcesServer):
         Raises:
             ReplyError: the reply does not fit.
         """
-        schema = make_strict(json.loads(body.schema_str))
+        schema = make_strict(without_nullable(json.loads(body.schema_str)))
         by_call = body.response_mode == "tool_call"
         text = single_call_arguments(body.response) if by_call else self.reply_text(body.response)
         try:
@@ -107,6 +109,10 @@ class StructuredOutputsServer(SimpleResourcesServer):
             )
         except MalformedData as problem:
             raise ReplyError("parse", str(problem)) from None
+        if by_call and body.tool_payload_key is not None:
+            if not isinstance(value, dict) or body.tool_payload_key not in value:
+                raise ReplyError("parse", f"the tool call has no argument {body.tool_payload_key!r}")
+            value = value[body.tool_payload_key]
         if problems := find_violations(value, schema):
             raise ReplyError("validation", "; ".join(problems))
 
@@ -130,6 +136,18 @@ class StructuredOutputsServer(SimpleResourcesServer):
         return means | highest_k_metrics(agent_metrics, "pass@{k}")
 
 
+def without_nullable(schema: Any) -> Any:
+    """Return a schema in which `nullable: true`, a keyword of OpenAPI 3.0, is the JSON Schema for "or null"."""
+    if isinstance(schema, list):
+        return [without_nullable(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    fields = {key: without_nullable(value) for key, value in schema.items()}
+    if not isinstance(fields.get("nullable"), bool):
+        return fields
+    return {"anyOf": [fields, {"type": "null"}]} if fields.pop("nullable") else fields
+
+
 def single_call_arguments(response: NeMoGymResponse) -> str:
     """Return the arguments of the only tool call of a reply."""
     calls = [item for item in response.output if isinstance(item, NeMoGymResponseFunctionToolCall)]
@@ -145,6 +163,11 @@ VERIFIER_FIXTURE = VerifierFixture(
     request_model=StructuredOutputsVerifyRequest,
     cases_path=Path(__file__).parent / "tests" / "verifier_cases.jsonl",
 )
+
+
+# The names of these classes in NeMo Gym, for folders that import or subclass them.
+StructuredOutputsResourcesServer = StructuredOutputsServer
+StructuredOutputsResourcesServerConfig = StructuredOutputsConfig
 
 
 if __name__ == "__main__":

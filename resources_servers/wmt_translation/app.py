@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any, ClassVar
 
 from fastapi import FastAPI
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import AliasChoices, ConfigDict, Field, field_validator
 
 from nemo_gym.authoring.verifier_cases import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import (
@@ -53,8 +53,8 @@ class WMTTranslationRunRequest(BaseRunRequest):
     source_language: str = Field(min_length=2)
     """A code, such as `en` or `de_DE`."""
     target_language: str = Field(min_length=2)
-    source_text: str
-    reference: str
+    source_text: str = Field(validation_alias=AliasChoices("source_text", "text"))
+    reference: str = Field(validation_alias=AliasChoices("reference", "translation"))
     """The translation that replies are compared with."""
 
     @field_validator("source_text", "reference")
@@ -168,6 +168,11 @@ VERIFIER_FIXTURE = VerifierFixture(
     request_model=WMTTranslationVerifyRequest,
     cases_path=Path(__file__).parent / "tests" / "verifier_cases.jsonl",
 )
+
+
+# The names of these classes in NeMo Gym, for folders that import or subclass them.
+WMTTranslationResourcesServer = WMTTranslationServer
+WMTTranslationResourcesServerConfig = WMTTranslationConfig
 
 
 if __name__ == "__main__":

@@ -168,5 +168,10 @@ VERIFIER_FIXTURE = VerifierFixture(
 )
 
 
+# The names of these classes in NeMo Gym, for folders that import or subclass them.
+WorkplaceAssistantResourcesServer = WorkplaceServer
+WorkplaceAssistantResourcesServerConfig = WorkplaceConfig
+
+
 if __name__ == "__main__":
     WorkplaceServer.run_webserver()

@@ -53,7 +53,12 @@ def same_value(expected: Any, actual: Any) -> bool:
     if isinstance(expected, bool) or isinstance(actual, bool):
         return expected is actual
     if isinstance(expected, int | float) and isinstance(actual, int | float):
-        return expected == actual or math.isclose(expected, actual, rel_tol=1e-12, abs_tol=0.0)
+        if expected == actual or (isinstance(expected, int) and isinstance(actual, int)):
+            return expected == actual
+        try:
+            return math.isclose(expected, actual, rel_tol=1e-12, abs_tol=0.0)
+        except OverflowError:  # an integer that no float can hold
+            return False
     if isinstance(expected, str) and isinstance(actual, str):
         return unicodedata.normalize("NFC", expected) == unicodedata.normalize("NFC", actual)
     if isinstance(expected, list) and isinstance(actual, list):
@@ -232,6 +237,11 @@ VERIFIER_FIXTURE = VerifierFixture(
     request_model=XlamFcVerifyRequest,
     cases_path=Path(__file__).parent / "tests" / "verifier_cases.jsonl",
 )
+
+
+# The names of these classes in NeMo Gym, for folders that import or subclass them.
+XlamFcResourcesServer = XlamFcServer
+XlamFcResourcesServerConfig = XlamFcConfig
 
 
 if __name__ == "__main__":

@@ -7,6 +7,16 @@ from typing import Any
 from fastapi import Request, Response
 from pydantic import BaseModel, ValidationError
 
+from nemo_gym.authoring.episode_agent import (
+    EpisodeAgent,
+    EpisodeAgentConfig,
+    EpisodeRunRequest,
+    EpisodeSession,
+    EpisodeVerifyResponse,
+    episode_response,
+    model_limit,
+    verify_request,
+)
 from nemo_gym.base_responses_api_agent import Body, episode_signals
 from nemo_gym.errors import EnvFailed
 from nemo_gym.openai_utils import (
@@ -19,16 +29,6 @@ from nemo_gym.openai_utils import (
 from nemo_gym.server_utils import get_response_model
 from nemo_gym.transport import deadlines
 from nemo_gym.wire.episode import Content, Opening, apply_opening
-from responses_api_agents.simple_agent.app import (
-    Session,
-    SimpleAgent,
-    SimpleAgentConfig,
-    SimpleAgentRunRequest,
-    SimpleAgentVerifyResponse,
-    episode_response,
-    model_limit,
-    verify_request,
-)
 
 Params = NeMoGymResponseCreateParamsNonStreaming
 
@@ -85,18 +85,18 @@ class StepReply(BaseModel):
     truncated: bool
 
 
-class GymnasiumAgentConfig(SimpleAgentConfig):
+class GymnasiumAgentConfig(EpisodeAgentConfig):
     pass
 
 
-class GymnasiumAgent(SimpleAgent):
+class GymnasiumAgent(EpisodeAgent):
     """Runs environments built on `resources_servers.gymnasium`."""
 
     config: GymnasiumAgentConfig
 
-    async def run(self, request: Request, body: SimpleAgentRunRequest) -> SimpleAgentVerifyResponse:
+    async def run(self, request: Request, body: EpisodeRunRequest) -> EpisodeVerifyResponse:
         """Reset the environment, run one episode and verify it."""
-        session = Session(dict(request.cookies))
+        session = EpisodeSession(dict(request.cookies))
         path = self.url_path_for_run("/v1/responses", body)
         try:
             params, response = await self.play(body, path, session)
@@ -108,8 +108,8 @@ class GymnasiumAgent(SimpleAgent):
 
     async def responses(self, request: Request, response: Response, body: Params = Body()) -> NeMoGymResponse:
         """Run one episode of an environment that needs no row, without verification."""
-        session = Session(dict(request.cookies))
-        row = SimpleAgentRunRequest(responses_create_params=body)
+        session = EpisodeSession(dict(request.cookies))
+        row = EpisodeRunRequest(responses_create_params=body)
         try:
             _, final = await self.play(row, self.url_path_for_request("/v1/responses", request), session)
         finally:
@@ -119,7 +119,7 @@ class GymnasiumAgent(SimpleAgent):
         return final
 
     async def play(
-        self, row: SimpleAgentRunRequest, model_path: str, session: Session
+        self, row: EpisodeRunRequest, model_path: str, session: EpisodeSession
     ) -> tuple[Params, NeMoGymResponse]:
         """Run one episode; return the parameters with the first observation, and the response of the episode."""
         environment = self.config.resources_server.name

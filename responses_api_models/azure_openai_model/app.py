@@ -4,11 +4,11 @@ from typing import Any
 
 from pydantic import Field
 
+from nemo_gym.authoring.endpoint_model import EndpointModel, EndpointModelConfig
 from nemo_gym.transport.model_client import PacedOpenAI
-from responses_api_models.openai_model.app import SimpleModelServer, SimpleModelServerConfig
 
 
-class AzureOpenAIModelConfig(SimpleModelServerConfig):
+class AzureOpenAIModelConfig(EndpointModelConfig):
     """`openai_base_url` is `https://<resource>.openai.azure.com/openai/v1`, or without `/v1` for dated API versions."""
 
     openai_model: str
@@ -35,14 +35,14 @@ class AzureClient(PacedOpenAI):
 
     deployment: str | None = None
 
-    async def create_chat_completion(self, **kwargs: Any) -> dict[str, Any]:
-        prefix = f"deployments/{self.deployment}/" if self.deployment else ""
-        return await self._call("POST", f"{prefix}chat/completions", json=kwargs)
+    async def _call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        if self.deployment and path == "chat/completions":
+            path = f"deployments/{self.deployment}/{path}"
+        return await super()._call(method, path, **options)
 
 
-class AzureOpenAIModel(SimpleModelServer):
+class AzureOpenAIModel(EndpointModel):
     HOSTING = "cell"
-    SESSION_POLICY = "stateless"  # no state between requests, so no session cookie
 
     config: AzureOpenAIModelConfig
 

@@ -19,8 +19,9 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseCreateParamsNonStreaming,
 )
 from nemo_gym.responses_converter import ResponsesConverter
+from nemo_gym.serve.chat_engines import settings_in_metadata
 from nemo_gym.wire.responses import CONTEXT_LENGTH
-from responses_api_models.embedded_model.engine import Engine, Generation, Sampling, bundled_weights
+from responses_api_models.embedded_model.engine import Engine, Generation, Sampling
 from responses_api_models.embedded_model.tools import (
     as_text,
     call_or_text_grammar,
@@ -29,7 +30,7 @@ from responses_api_models.embedded_model.tools import (
     tool_schema,
     with_tool_instructions,
 )
-from responses_api_models.vllm_model.request_body import settings_in_metadata
+from responses_api_models.embedded_model.weights import bundled_weights
 
 MAX_WORKERS = 4
 

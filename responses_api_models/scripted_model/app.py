@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 import orjson
-from fastapi import HTTPException
+from fastapi import HTTPException, Request
 from fastapi.responses import Response
 from pydantic import Field, PrivateAttr, model_validator
 
@@ -36,8 +36,10 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseUsage,
     NeMoGymSummary,
 )
+from nemo_gym.rollout_correlation import current_rollout_id
 from nemo_gym.transport import deadlines
 from nemo_gym.wire.base import has_token_fields
+from nemo_gym.wire.chat_completions import CompletionTokensDetails, CompletionUsage
 from nemo_gym.wire.responses import training_variant_of
 from responses_api_models.scripted_model.script import Fault, Play, Scene, ScriptedCall, Turn
 
@@ -79,6 +81,14 @@ class ScriptedModel(SimpleResponsesAPIModel):
         if self.config.function is not None:
             self._function = load_function(self.config.function, self.config.name)
 
+    @property
+    def served_model_name(self) -> str:
+        return self.config.model
+
+    async def count_prompt_tokens(self, request: Request, params: Any) -> int:  # noqa: ARG002
+        """Count the words of the input, as the usage of replies does."""
+        return count_words(str(params.input))
+
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
         items = [] if isinstance(body.input, str) else body.model_dump(exclude_unset=True)["input"]
         number = turns_in_items(items)
@@ -96,7 +106,7 @@ class ScriptedModel(SimpleResponsesAPIModel):
         number = turns_in_messages(body.messages)
         scene = Scene(number, list(body.messages), list(body.tools or ()), seed_of(body, self.config.seed))
         turn = self.next_turn(scene)
-        reply = as_chat_completion(turn, number, self.config.model)
+        reply = as_chat_completion(turn, number, self.config.model, count_words(str(body.messages)))
         return await self._send(turn, number, reply)  # type: ignore[return-value]
 
     def next_turn(self, scene: Scene) -> Turn:
@@ -207,7 +217,7 @@ def count_words(text: str | None) -> int:
 def as_response(
     turn: Turn, number: int, params: NeMoGymResponseCreateParamsNonStreaming, model: str
 ) -> NeMoGymResponse:
-    """Build the Responses object of a turn. Ids and times depend only on the number of the turn."""
+    """Build the Responses object of a turn. Ids depend only on the rollout and the number of the turn."""
     output: list[Any] = []
     if turn.reasoning is not None:
         summary = NeMoGymSummary(text=turn.reasoning, type="summary_text")
@@ -271,9 +281,8 @@ def add_token_fields(reply: NeMoGymResponse, conversation: Sequence[Any]) -> Non
     reply.output[-1] = training_variant_of(type(last)).model_validate({**last.model_dump(exclude_unset=True), **fields})
 
 
-def as_chat_completion(turn: Turn, number: int, model: str) -> NeMoGymChatCompletion:
-    """Build the chat completion of a turn; reasoning is in `<think>` tags before the text."""
-    reasoning = f"<think>{turn.reasoning}</think>" if turn.reasoning is not None else ""
+def as_chat_completion(turn: Turn, number: int, model: str, read: int) -> NeMoGymChatCompletion:
+    """Build the chat completion of a turn, which answers a conversation of `read` words."""
     calls = [
         NeMoGymChatCompletionMessageToolCall(
             id=call_id(number, index),
@@ -282,13 +291,17 @@ def as_chat_completion(turn: Turn, number: int, model: str) -> NeMoGymChatComple
         )
         for index, call in enumerate(turn.tool_calls)
     ]
-    message = NeMoGymChatCompletionMessage(
-        role="assistant", content=(reasoning + (turn.text or "")) or None, tool_calls=calls or None
-    )
+    message = NeMoGymChatCompletionMessage(role="assistant", content=turn.text, tool_calls=calls or None)
+    if turn.reasoning is not None:
+        message.reasoning_content = turn.reasoning  # type: ignore[attr-defined]  # where chat servers put it
+    reasoning = count_words(turn.reasoning)
+    written = count_words(turn.text) + reasoning
+    usage = CompletionUsage(prompt_tokens=read, completion_tokens=written, total_tokens=read + written)
+    usage.completion_tokens_details = CompletionTokensDetails(reasoning_tokens=reasoning)
     cut = {"max_output_tokens": "length", "content_filter": "content_filter", None: None}[turn.incomplete]
     choice = NeMoGymChoice(finish_reason=cut or ("tool_calls" if calls else "stop"), index=0, message=message)
     return NeMoGymChatCompletion(
-        id=f"chatcmpl_{number}", choices=[choice], created=0, model=model, object="chat.completion"
+        id=f"chatcmpl_{number}", choices=[choice], created=0, model=model, object="chat.completion", usage=usage
     )
 
 
@@ -297,7 +310,9 @@ def arguments_text(call: ScriptedCall) -> str:
 
 
 def call_id(number: int, index: int) -> str:
-    return f"call_{number}_{index}"
+    """Return the id of a tool call; it contains the rollout id, if known, so that ids differ between rollouts."""
+    rollout_id = current_rollout_id()
+    return f"call_{number}_{index}" if rollout_id is None else f"call_{rollout_id}_{number}_{index}"
 
 
 if __name__ == "__main__":

@@ -4,11 +4,12 @@ This server imports no torch. It converts between the dialects and the engine's 
 token ids of earlier turns, samples, and parses tool calls.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import ClientResponseError
 from fastapi import HTTPException
-from pydantic import Field, PrivateAttr
+from pydantic import ConfigDict, Field, PrivateAttr
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
 from nemo_gym.errors import ModelFailed
@@ -19,10 +20,9 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseCreateParamsNonStreaming,
 )
 from nemo_gym.responses_converter import ResponsesConverter
+from nemo_gym.serve.chat_engines import empty_completion, first_choice, is_too_long, settings_in_metadata
 from nemo_gym.transport.model_client import PacedOpenAI, validate_answer
 from nemo_gym.wire.base import GENERATION_FIELDS, REQUIRED_TOKEN_FIELDS, TOKEN_FIELDS
-from responses_api_models.vllm_model.reply_body import empty_completion, first_choice, is_too_long
-from responses_api_models.vllm_model.request_body import settings_in_metadata
 
 Json = dict[str, Any]
 
@@ -51,8 +51,15 @@ class TorchModelConfig(BaseResponsesAPIModelConfig):
     """Concurrent requests to the engine in the whole run; unlimited if unset."""
 
 
+class TorchChatParams(NeMoGymChatCompletionCreateParamsNonStreaming):
+    """A chat request with its unknown fields, so that options which the engine does not have are refused."""
+
+    model_config = ConfigDict(extra="allow")
+
+
 class TorchModel(SimpleResponsesAPIModel):
     HOSTING = "cell"
+    PASSES_ENGINE_OPTIONS = True
 
     config: TorchModelConfig
     _client: PacedOpenAI = PrivateAttr()
@@ -68,12 +75,13 @@ class TorchModel(SimpleResponsesAPIModel):
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
         converter = ResponsesConverter(return_token_id_information=True, uses_reasoning_parser=False)
-        completion = await self.chat_completions(converter.responses_to_chat_completion_create_params(body))
+        chat = converter.responses_to_chat_completion_create_params(body)
+        completion = await self.chat_completions(TorchChatParams.model_validate(chat))
         named = body.model_copy(update={"model": self.config.model})
         return converter.chat_completion_to_response(named, completion)
 
-    async def chat_completions(
-        self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
+    async def chat_completions(  # type: ignore[override]  # every request of the base class is one of these
+        self, body: TorchChatParams = Body()
     ) -> NeMoGymChatCompletion:
         if body.logprobs:
             raise HTTPException(400, "logprobs: every reply of this model has the fields generation_log_probs instead")
@@ -86,7 +94,7 @@ class TorchModel(SimpleResponsesAPIModel):
         check_token_fields(first_choice(reply, self.config.name)["message"], self.config.name)
         return validate_answer(NeMoGymChatCompletion, reply, callee=self.config.name)
 
-    def engine_request(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> Json:
+    def engine_request(self, body: TorchChatParams) -> Json:
         """Build the request for the engine: only the last turn of the model carries its token ids.
 
         Raises:
@@ -95,13 +103,22 @@ class TorchModel(SimpleResponsesAPIModel):
         chat = body.model_dump(exclude_unset=True)
         extra, _, _ = settings_in_metadata(chat.get("metadata") or {})
         chat = {**chat, **extra}
-        for name, neutral in NEUTRAL.items():
-            if chat.get(name) not in (None, *neutral):
-                raise HTTPException(400, f"{name}: this model samples with a temperature only, so leave it unset")
+        refuse_options(chat)
         request = {name: chat[name] for name in ENGINE_FIELDS if chat.get(name) is not None}
         if not request.keys() & {"max_completion_tokens", "max_tokens"} and self.config.max_output_tokens:
             request["max_completion_tokens"] = self.config.max_output_tokens
         return {**request, "model": self.config.model, "messages": with_last_ids_only(chat["messages"])}
+
+
+def refuse_options(options: Mapping[str, Any]) -> None:
+    """Refuse options of sampling that the engine does not have.
+
+    Raises:
+        HTTPException: 400, with the name of the option.
+    """
+    for name, neutral in NEUTRAL.items():
+        if options.get(name) not in (None, *neutral):
+            raise HTTPException(400, f"{name}: this model samples with a temperature only, so leave it unset")
 
 
 def with_last_ids_only(messages: list[Json]) -> list[Json]:

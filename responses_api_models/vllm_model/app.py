@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,9 @@ from fastapi import HTTPException, Request
 from pydantic import PrivateAttr
 
 from nemo_gym.base_responses_api_model import Body, SimpleResponsesAPIModel
+from nemo_gym.convert.chat_stream import ChunkDecoder
+from nemo_gym.convert.json_access import new_id
+from nemo_gym.convert.tool_names import custom_tool_names
 from nemo_gym.errors import ConfigError, GymError, ModelFailed
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
@@ -20,10 +24,15 @@ from nemo_gym.openai_utils import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
-from nemo_gym.responses_converter import ResponsesConverter
+from nemo_gym.responses_converter import ResponsesConverter, adopt_ids
+from nemo_gym.rollout_correlation import current_rollout_id
+from nemo_gym.serve.chat_engines import empty_completion, first_choice, is_too_long
+from nemo_gym.serve.event_stream import Emit
 from nemo_gym.server_utils import SESSION_ID_KEY
 from nemo_gym.token_id_capture.external_capture import ExternalCaptureHandler, make_external_capture_handler
+from nemo_gym.token_id_capture.memory import remembered_turns
 from nemo_gym.transport.model_client import PacedOpenAI, validate_answer
+from nemo_gym.transport.model_streams import stream_completion, stream_response
 from nemo_gym.wire.base import has_token_fields
 from responses_api_models.vllm_model import audio, reply_body, request_body, token_transport
 from responses_api_models.vllm_model.settings import VLLMModelConfig
@@ -34,12 +43,15 @@ from responses_api_models.vllm_model.token_splice import (
     Turn,
     continues,
     splice,
+    splice_tokens,
 )
 from responses_api_models.vllm_model.transport_log import TransportLog
 
 __all__ = ["VLLMModel", "VLLMModelConfig"]
 
 Json = dict[str, Any]
+Complete = Callable[[Json], Awaitable[tuple[Json, list[int] | None]]]
+"""Sends a chat request; returns the reply, and the token ids of the prompt if it was sent as ids."""
 Call = Literal["chat_completion", "completion", "response", "tokenize", "render", "generation", "derender"]
 
 logger = logging.getLogger("nemo_gym.vllm_model")
@@ -49,6 +61,7 @@ class VLLMModel(SimpleResponsesAPIModel):
     """Forwards requests to vLLM. Subclasses override `chat_completions`, `responses` or one of their steps."""
 
     HOSTING = "cell"
+    PASSES_ENGINE_OPTIONS = True
 
     config: VLLMModelConfig
     _clients: list[PacedOpenAI] = PrivateAttr()
@@ -58,7 +71,7 @@ class VLLMModel(SimpleResponsesAPIModel):
     _takes_tokens: dict[str, bool] = PrivateAttr(default_factory=dict)
     """Whether an endpoint has the token transport, by its address; missing if not known yet."""
     _template_ends: dict[tuple[str, bytes], TemplateEnds | None] = PrivateAttr(default_factory=dict)
-    """What the chat template writes around an answer, by endpoint and template arguments."""
+    """What the chat template writes around an answer, by endpoint, template and its arguments."""
     _reported_breaks: set[str] = PrivateAttr(default_factory=set)
     _external_capture: ExternalCaptureHandler | None = PrivateAttr(default=None)
 
@@ -97,6 +110,18 @@ class VLLMModel(SimpleResponsesAPIModel):
             uses_reasoning_parser=self.config.uses_reasoning_parser,
         )
 
+    @property
+    def served_model_name(self) -> str:
+        return self.config.model
+
+    async def count_prompt_tokens(self, request: Request, params: NeMoGymResponseCreateParamsNonStreaming) -> int:
+        """Count with the tokenizer and the chat template of the endpoint."""
+        chat = self._converter.responses_to_chat_completion_create_params(params)
+        return len(await self.prompt_token_ids(self.client_for(request), await self.chat_request(chat)))
+
+    async def tokenize(self, request: Request, body: Json) -> Json:
+        return await self.ask(self.client_for(request), "tokenize", {**body, "model": self.config.model})
+
     async def responses(  # type: ignore[override]  # the base class allows a leading request, and the endpoint depends on it
         self, request: Request, body: NeMoGymResponseCreateParamsNonStreaming = Body()
     ) -> NeMoGymResponse:
@@ -111,31 +136,120 @@ class VLLMModel(SimpleResponsesAPIModel):
         self, request: Request, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
     ) -> NeMoGymChatCompletion:
         client = self.client_for(request)
+
+        async def complete(payload: Json) -> tuple[Json, list[int] | None]:
+            if self.config.transport != "chat" and self._takes_tokens.get(client.base_url, True):
+                return await self.complete_from_tokens(client, payload, decode=bool(body.logprobs))
+            return await self.complete(client, payload)
+
+        return await self._answer_chat_request(client, body, complete)
+
+    async def stream_chat_completions(
+        self, request: Request, body: NeMoGymChatCompletionCreateParamsNonStreaming, emit: Emit
+    ) -> NeMoGymChatCompletion:
+        """Answer a chat request and report its chunks as the endpoint streams them; not with the token transport."""
+        if not self._can_stream:
+            return await self.chat_completions(request, body)
+        client = self.client_for(request)
+
+        async def report(chunk: Json) -> None:
+            if not body.logprobs:
+                choices = chunk.get("choices") or []
+                chunk = {**chunk, "choices": [{**choice, "logprobs": None} for choice in choices]}
+            await emit(chunk)
+
+        async def complete(payload: Json) -> tuple[Json, None]:
+            messages = request_body.without_token_fields(payload["messages"], keep_last=True)
+            chat = {**payload, "messages": messages, "stream": True, "stream_options": {"include_usage": True}}
+            return await stream_completion(client, chat, report, self.config.name), None
+
+        return await self._answer_chat_request(client, body, complete)
+
+    async def stream_responses(
+        self, request: Request, body: NeMoGymResponseCreateParamsNonStreaming, emit: Emit
+    ) -> NeMoGymResponse:
+        """Answer a Responses request and report its events while the endpoint streams chunks of a completion."""
+        splits_thoughts = type(self._converter)._extract_reasoning_from_content
+        is_plain = splits_thoughts.__func__ is ResponsesConverter._extract_reasoning_from_content.__func__  # type: ignore[attr-defined]
+        if not is_plain or type(self).responses is not VLLMModel.responses:
+            return await self.responses(request, body)
+        if self.config.is_responses_native:
+            return await self.native_response(request, body, emit)
+        chat = self._converter.responses_to_chat_completion_create_params(body)
+        decoder = ChunkDecoder(
+            new_id=new_id,
+            split_tags=self.config.uses_reasoning_parser,
+            custom_tools=custom_tool_names({"tools": body.tools}),
+            model=self.config.model,
+        )
+
+        async def report(chunk: Json) -> None:
+            for event in decoder.feed(chunk):
+                await emit(event)
+
+        completion = await self.stream_chat_completions(request, chat, report)
+        named = body.model_copy(update={"model": self.config.model})
+        response = self._converter.chat_completion_to_response(named, completion)
+        if decoder.response:
+            for event in decoder.finish():
+                await emit(event)
+            adopt_ids(response, decoder)
+        return response
+
+    @property
+    def _can_stream(self) -> bool:
+        """Return whether the endpoint streams a request: its answer is neither parsed nor kept elsewhere."""
+        uses_chat = self.config.transport == "chat" and not self.config.use_completions_api
+        is_plain = (
+            type(self).chat_completions is VLLMModel.chat_completions and type(self).complete is VLLMModel.complete
+        )
+        return uses_chat and is_plain and self._external_capture is None
+
+    async def _answer_chat_request(
+        self, client: PacedOpenAI, body: NeMoGymChatCompletionCreateParamsNonStreaming, complete: Complete
+    ) -> NeMoGymChatCompletion:
+        """Complete a chat request and return the endpoint's answer with token fields and separate reasoning.
+
+        If the requested length does not fit into the context, the request is sent again with the length that does.
+        """
         payload = await self.chat_request(body)
         try:
-            if self.config.transport != "chat" and self._takes_tokens.get(client.base_url, True):
-                reply, prompt = await self.complete_from_tokens(client, payload, decode=bool(body.logprobs))
-            else:
-                reply, prompt = await self.complete(client, payload)
+            try:
+                reply, prompt = await complete(payload)
+            except ClientResponseError as refusal:
+                room = reply_body.room_for_answer(refusal)
+                if not room:
+                    raise
+                payload = request_body.with_limit(payload, room)
+                reply, prompt = await complete(payload)
         except ClientResponseError as refusal:
-            if not reply_body.is_too_long(refusal):
+            if not is_too_long(refusal):
                 raise
-            return NeMoGymChatCompletion.model_validate(reply_body.empty_completion(self.config.model))
-        choice = reply_body.first_choice(reply, self.config.name)
+            return NeMoGymChatCompletion.model_validate(empty_completion(self.config.model))
+        choice = first_choice(reply, self.config.name)
         if not isinstance(choice.get("message"), dict):
             raise ModelFailed("the endpoint's answer has no message", where=self.config.name)
         if self.config.return_token_id_information:
+            own_fields = reply_body.engine_token_fields(reply, choice)
             await self.add_token_fields(client, payload, reply, prompt)
             if not body.logprobs:
                 choice.pop("logprobs", None)
+            if payload.get("return_token_ids") and (body.model_extra or {}).get("return_token_ids"):
+                reply_body.restore_engine_fields(reply, choice, own_fields)
         if self.config.uses_reasoning_parser:
-            reply_body.put_reasoning_inline(choice["message"])
+            reply_body.separate_reasoning(choice["message"])
         return validate_answer(NeMoGymChatCompletion, reply, callee=self.config.name)
 
-    async def native_response(self, request: Request, body: NeMoGymResponseCreateParamsNonStreaming) -> NeMoGymResponse:
+    async def native_response(
+        self, request: Request, body: NeMoGymResponseCreateParamsNonStreaming, emit: Emit | None = None
+    ) -> NeMoGymResponse:
         """Forward a request to the endpoint's `/v1/responses`; with token ids, check that the reply has them."""
         payload = request_body.with_settings(self.config, body.model_dump(exclude_unset=True))
-        reply = await self.ask(self.client_for(request), "response", payload)
+        client = self.client_for(request)
+        if emit is None:
+            reply = await self.ask(client, "response", payload)
+        else:
+            reply = await stream_response(client, {**payload, "stream": True}, emit, self.config.name)
         if self.config.return_token_id_information:
             items = reply_body.check_native_items(reply.get("output") or [], self.config.name)
             if request_body.is_constrained(payload):
@@ -143,11 +257,14 @@ class VLLMModel(SimpleResponsesAPIModel):
         return validate_answer(NeMoGymResponse, reply, callee=self.config.name)
 
     def client_for(self, request: Request) -> PacedOpenAI:
-        """Return the endpoint of the caller's session: the same for every turn, so that its prefix is cached."""
+        """Return the endpoint of the rollout or session: the same for every turn, so that its prefix is cached.
+
+        Programs outside of the agent server keep no session cookie, but their base URL contains the rollout id.
+        """
         if len(self._clients) == 1:
             return self._clients[0]
-        session_id = str(request.session.get(SESSION_ID_KEY, ""))
-        number = int.from_bytes(hashlib.sha256(session_id.encode()).digest(), "big")
+        conversation = current_rollout_id() or str(request.session.get(SESSION_ID_KEY, ""))
+        number = int.from_bytes(hashlib.sha256(conversation.encode()).digest(), "big")
         return self._clients[number % len(self._clients)]
 
     async def chat_request(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> Json:
@@ -168,8 +285,7 @@ class VLLMModel(SimpleResponsesAPIModel):
         """Return the endpoint's reply as a chat completion, and the token ids of the prompt if it was sent as ids."""
         if not self.config.use_completions_api:
             if self.config.return_token_id_information:
-                messages = request_body.without_token_fields(payload["messages"], keep_last=True)
-                payload = {**payload, "messages": messages}
+                payload = self.with_earlier_tokens(payload)
             return await self.ask(client, "chat_completion", payload), None
         prompt: str | list[int]
         if not self.config.render_chat_template:
@@ -180,6 +296,13 @@ class VLLMModel(SimpleResponsesAPIModel):
             prompt = await self.prompt_token_ids(client, payload)
         reply = await self.ask(client, "completion", request_body.completion_request(payload, prompt))
         return reply_body.chat_from_completion(reply, self.config.name), prompt if isinstance(prompt, list) else None
+
+    def with_earlier_tokens(self, payload: Json) -> Json:
+        """Return a chat request with the tokens that it continues: on the last answer, or as a required prefix."""
+        remembered = remembered_turns() if self.config.supply_prefix_token_ids else None
+        messages = request_body.without_token_fields(payload["messages"], keep_last=remembered is None)
+        prefix = {} if remembered is None else {"required_prefix_token_ids": remembered.token_ids}
+        return {**payload, "messages": messages, **prefix}
 
     async def complete_from_tokens(
         self, client: PacedOpenAI, payload: Json, *, decode: bool
@@ -217,7 +340,7 @@ class VLLMModel(SimpleResponsesAPIModel):
         spliced, break_reason = await self._spliced_prompt(client, request, rendered, turns)
         generate = token_transport.generate_request(rendered, request, spliced)
         generation = await self.ask(client, "generation", generate)
-        choice = reply_body.first_choice(generation, where)
+        choice = first_choice(generation, where)
         if not choice.get("token_ids"):
             raise ModelFailed("the endpoint generated no tokens", where=where)
         if token_transport.text_ids(generate, choice):
@@ -240,7 +363,8 @@ class VLLMModel(SimpleResponsesAPIModel):
         ids = token_transport.rendered_ids(rendered, self.config.name)
         if not turns:
             return None, None
-        key = (client.base_url, orjson.dumps(request.get("chat_template_kwargs"), option=orjson.OPT_SORT_KEYS))
+        template = [request.get("chat_template"), request.get("chat_template_kwargs")]
+        key = (client.base_url, orjson.dumps(template, option=orjson.OPT_SORT_KEYS))
         if key not in self._template_ends:
             probes = token_transport.probe_requests(request)
             replies = await asyncio.gather(*(self.ask(client, "render", probe) for probe in probes))
@@ -249,14 +373,17 @@ class VLLMModel(SimpleResponsesAPIModel):
         ends = self._template_ends[key]
         if ends is None:
             return None, "the chat template writes no token after an answer"
+        remembered = remembered_turns()
         try:
+            if remembered is not None and len(remembered.turns) >= len(turns):
+                return splice_tokens(ids, *remembered, ends), None
             return splice(ids, turns, ends), None
         except CannotSplice as reason:
             return None, str(reason)
 
     async def add_token_fields(self, client: PacedOpenAI, payload: Json, reply: Json, prompt: list[int] | None) -> None:
         """Put token ids, log-probabilities and what else the engine reports on the message of the reply."""
-        choice = reply_body.first_choice(reply, self.config.name)
+        choice = first_choice(reply, self.config.name)
         fields = reply_body.take_generation_fields(reply, choice, self.config.keep_reply_fields)
         fields |= reply_body.take_token_fields(reply, choice, self.config.name)
         if "prompt_token_ids" not in fields:
@@ -286,8 +413,7 @@ class VLLMModel(SimpleResponsesAPIModel):
         if self.config.use_completions_api and not self.config.render_chat_template:
             body: Json = {"model": self.config.model, "prompt": request_body.bare_prompt(payload["messages"])}
         else:
-            messages = request_body.without_token_fields(payload["messages"], keep_last=True)
-            body = request_body.tokenize_request({**payload, "messages": messages})
+            body = request_body.tokenize_request(self.with_earlier_tokens(payload))
         tokens = (await self.ask(client, "tokenize", body)).get("tokens")
         if not isinstance(tokens, list):
             raise ModelFailed("the endpoint's /tokenize gave no tokens", where=self.config.name)

@@ -1,68 +1,72 @@
 """Parse replies of vLLM: reasoning, token ids, log-probabilities, and the refusal that means "too long"."""
 
 import math
+import re
 from collections.abc import Sequence
-from time import time
 from typing import Any
-from uuid import uuid4
 
 from aiohttp import ClientResponseError
 
-from nemo_gym.convert.chat_conversation import wrap_in_think_tags
 from nemo_gym.convert.json_access import warn_once
 from nemo_gym.errors import ModelFailed
+from nemo_gym.serve.chat_engines import first_choice, is_too_long
 from nemo_gym.wire.base import GENERATION_FIELDS, REQUIRED_TOKEN_FIELDS, TOKEN_FIELDS, has_token_fields
-from nemo_gym.wire.responses import CONTEXT_LENGTH
 
 Json = dict[str, Any]
 
 TOKEN_ID = "token_id:"
 _ROUNDING = 1e-5
 """Difference between two texts of one log-probability."""
-_TOO_LONG = (b"context length", b"max_tokens", b"maximum model length")
+_CONTEXT = re.compile(rb"context length (?:is|of)(?: only)? (\d+)|maximum model length of (\d+)|(\d+) > (\d+) - \d+")
+_PROMPT = re.compile(rb"(\d+) (?:in the messages|input tokens)|\(length (\d+)\)|\d+ > \d+ - (\d+)")
 
 
-def is_too_long(refusal: ClientResponseError) -> bool:
-    """Return whether the endpoint refused because prompt and reply do not fit into the model's context."""
-    text = getattr(refusal, "response_content", b"")
-    return refusal.status == 400 and isinstance(text, bytes) and any(words in text.lower() for words in _TOO_LONG)
+def room_for_answer(refusal: ClientResponseError) -> int | None:
+    """Return how long an answer may be if the endpoint refused only because the requested length is too large.
 
-
-def empty_completion(model: str) -> Json:
-    """Build an empty completion for a prompt that leaves no space for a reply: its outcome is a limit, not a zero."""
-    message = {"role": "assistant", "content": ""}
-    return {
-        "id": f"chatcmpl_{uuid4().hex}",
-        "object": "chat.completion",
-        "created": int(time()),
-        "model": model,
-        "choices": [{"index": 0, "finish_reason": "length", "stop_reason": CONTEXT_LENGTH, "message": message}],
-    }
-
-
-def first_choice(reply: Json, where: str) -> Json:
-    """Return the first choice of a reply.
-
-    Raises:
-        ModelFailed: the reply has no choices.
+    None if the prompt leaves no room, or if the endpoint says nothing about the lengths.
     """
-    choices = reply.get("choices")
-    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
-        return choices[0]
-    raise ModelFailed(
-        "the endpoint's answer has no choices", where=where, fix="check base_url: does it speak the OpenAI API?"
-    )
+    if not is_too_long(refusal):
+        return None
+    text: bytes = refusal.response_content.lower()  # type: ignore[attr-defined]
+    context, prompt = _CONTEXT.search(text), _PROMPT.search(text)
+    if context is None or prompt is None:
+        return None
+    room = _last_number(context) - _last_number(prompt)
+    return room if room > 0 else None
 
 
-def put_reasoning_inline(message: Json) -> None:
-    """Put the reasoning that the endpoint parsed back before the text, in `<think>` tags."""
+def _last_number(match: re.Match[bytes]) -> int:
+    return int([group for group in match.groups() if group is not None][-1])
+
+
+def separate_reasoning(message: Json) -> None:
+    """Put the reasoning that the endpoint parsed into `reasoning_content`, where clients read it.
+
+    In a text that the endpoint did not parse, add the opening tag that the chat template had written.
+    """
     fields = [message.pop(name, None) for name in ("reasoning_content", "reasoning")]
     reasoning = next((text for text in fields if text), None)
     content = message.get("content") or ""
     if reasoning:
-        message["content"] = wrap_in_think_tags([reasoning]) + content
+        message["reasoning_content"] = reasoning
     elif isinstance(content, str) and "</think>" in content and "<think>" not in content:
-        message["content"] = "<think>" + content  # the chat template had written the opening tag
+        message["content"] = "<think>" + content
+
+
+def engine_token_fields(reply: Json, choice: Json) -> Json:
+    """Return the token ids as vLLM itself reports them (`return_token_ids`)."""
+    prompts = [holder.get("prompt_token_ids") for holder in (reply, choice)]
+    prompt = next((ids for ids in prompts if ids is not None), None)
+    return {"prompt_token_ids": prompt, "token_ids": choice.get("token_ids")}
+
+
+def restore_engine_fields(reply: Json, choice: Json, fields: Json) -> None:
+    """Put the token ids back where vLLM reports them, for a caller that requested them."""
+    if fields["prompt_token_ids"] is not None:
+        reply["prompt_token_ids"] = fields["prompt_token_ids"]
+    if fields["token_ids"] is not None:
+        choice["token_ids"] = fields["token_ids"]
 
 
 def take_token_fields(reply: Json, choice: Json, where: str) -> Json:

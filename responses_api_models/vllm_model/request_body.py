@@ -2,23 +2,20 @@
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-import orjson
 from fastapi import HTTPException
 
-from nemo_gym.convert.chat_conversation import SplitThoughts
+from nemo_gym.convert.chat_conversation import SplitThoughts, wrap_in_think_tags
 from nemo_gym.errors import ConfigError
+from nemo_gym.serve.chat_engines import settings_in_metadata
 from nemo_gym.wire.base import GENERATION_FIELDS, TOKEN_FIELDS, has_token_fields
 from responses_api_models.vllm_model.settings import VLLMModelConfig
 
 Json = dict[str, Any]
 Render = Callable[[Json], list[int]]
 """Function from a chat request to the token ids of its prompt."""
-
-IN_METADATA = ("extra_body", "chat_template_kwargs")
-"""Keys of a request's metadata that hold settings as JSON text, because the Responses API has no field for them."""
 
 _CHAT_ONLY = frozenset(
     {
@@ -53,25 +50,6 @@ _GRAMMAR_FIELDS = (
 _ITEM_FIELDS = frozenset({*TOKEN_FIELDS, *GENERATION_FIELDS})
 
 
-def settings_in_metadata(metadata: Mapping[str, str]) -> tuple[Json, Json, Json]:
-    """Parse the settings in the metadata; return extra body, chat template arguments and the rest of the metadata.
-
-    Raises:
-        HTTPException: 400, the text is not a JSON object.
-    """
-    values: list[Json] = []
-    for name in IN_METADATA:
-        text = metadata.get(name)
-        try:
-            value = orjson.loads(text) if text else {}
-        except orjson.JSONDecodeError as error:
-            raise HTTPException(400, f"metadata.{name} is not JSON: {error}") from None
-        if not isinstance(value, dict):
-            raise HTTPException(400, f"metadata.{name} is JSON but not an object")
-        values.append(value)
-    return values[0], values[1], {key: value for key, value in metadata.items() if key not in IN_METADATA}
-
-
 def with_settings(config: VLLMModelConfig, body: Json) -> Json:
     """Apply the settings of configuration and metadata to `body`, a chat or a native Responses request.
 
@@ -92,6 +70,12 @@ def with_token_ids(config: VLLMModelConfig, request: Json) -> Json:
     """Add the fields that request token ids and log-probabilities."""
     field = "return_token_ids" if config.request_prompt_and_generation_token_ids else "return_tokens_as_token_ids"
     return {**request, "logprobs": True, field: True}
+
+
+def with_limit(request: Json, limit: int) -> Json:
+    """Return a request for an answer of at most `limit` tokens."""
+    names = [name for name in ("max_completion_tokens", "max_tokens") if request.get(name) is not None]
+    return {**request, **dict.fromkeys(names or ["max_tokens"], limit)}
 
 
 def without_token_fields(messages: list[Json], *, keep_last: bool = False) -> list[Json]:
@@ -142,17 +126,19 @@ def _message(config: VLLMModelConfig, message: Json, split_thoughts: SplitThough
     role = message.get("role")
     if role == "developer" and config.replace_developer_role_with_system:
         return {**message, "role": "system"}
-    content = message.get("content")
+    content = message.get("content") or ""
     if role != "assistant" or not config.uses_reasoning_parser or not isinstance(content, str):
         return message
-    thoughts, text = split_thoughts(content)
+    separate = next((message[name] for name in ("reasoning_content", "reasoning") if message.get(name)), None)
+    thoughts, text = ([separate], content) if separate else split_thoughts(content)
     if not thoughts:
         return message
     if len(thoughts) > 1 and not config.sequential_reasoning_allowed:
         raise HTTPException(400, f"the conversation has {len(thoughts)} thoughts in a row; this model takes one")
-    if config.uses_interleaved_reasoning and config.preserve_reasoning_in_assistant_content:
-        return message
     rewritten = {**message, "content": text or (None if message.get("tool_calls") else "")}
+    rewritten = {name: value for name, value in rewritten.items() if name not in ("reasoning", "reasoning_content")}
+    if config.uses_interleaved_reasoning and config.preserve_reasoning_in_assistant_content:
+        return {**rewritten, "content": wrap_in_think_tags(thoughts) + text} if separate else message
     if config.uses_interleaved_reasoning:
         # vLLM renamed the field; each version reads one of the two.
         rewritten["reasoning_content"] = rewritten["reasoning"] = "\n".join(thoughts)
@@ -161,7 +147,10 @@ def _message(config: VLLMModelConfig, message: Json, split_thoughts: SplitThough
 
 def tokenize_request(request: Json) -> Json:
     """Build the `/tokenize` request for the prompt of a chat request."""
-    keys = ("model", "messages", "tools", "chat_template", "chat_template_kwargs", "mm_processor_kwargs")
+    keys = (
+        "model", "messages", "tools", "chat_template", "chat_template_kwargs", "mm_processor_kwargs",
+        "required_prefix_token_ids",
+    )  # fmt: skip
     return {key: request[key] for key in keys if request.get(key) is not None}
 
 

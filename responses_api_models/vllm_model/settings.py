@@ -32,6 +32,9 @@ class VLLMModelConfig(BaseResponsesAPIModelConfig):
     """How a conversation continues: `chat` sends its text (the engine may continue from the ids of the last answer),
     `tokens` sends token ids that contain every earlier answer as sampled (vLLM with --enable-scale-out), `auto` uses
     `tokens` where the endpoint has it, otherwise `chat`. The last two need `return_token_id_information`."""
+    supply_prefix_token_ids: bool = False
+    """Send the captured tokens that a call continues as `required_prefix_token_ids`, for engines that begin the prompt
+    with them (NeMo RL). Needs `return_token_id_information` and token id capture."""
     keep_reply_fields: list[str] = []
     """Further fields of the engine's choices and messages to keep beside the token ids, in `engine_fields`."""
 
@@ -61,14 +64,15 @@ class VLLMModelConfig(BaseResponsesAPIModelConfig):
         return {} if value is None else value
 
     @model_validator(mode="after")
-    def _check_transport(self) -> Self:
-        if self.transport == "chat":
-            return self
-        if not self.return_token_id_information:
-            raise ValueError(f"transport: {self.transport} needs return_token_id_information: true")
-        for setting in ("is_responses_native", "use_completions_api"):
-            if getattr(self, setting):
-                raise ValueError(f"transport: {self.transport} cannot be used with {setting}; use transport: chat")
+    def _check_token_settings(self) -> Self:
+        chosen = {f"transport: {self.transport}": self.transport != "chat"}
+        chosen["supply_prefix_token_ids"] = self.supply_prefix_token_ids
+        for name in (name for name, is_set in chosen.items() if is_set):
+            if not self.return_token_id_information:
+                raise ValueError(f"{name} needs return_token_id_information: true")
+            for setting in ("is_responses_native", "use_completions_api"):
+                if getattr(self, setting):
+                    raise ValueError(f"{name} cannot be used with {setting}; leave one of them out")
         return self
 
     @field_validator("base_url")

@@ -5,8 +5,11 @@ has other spaces, a text has other tokens. `splice` keeps the sampled tokens and
 follows them. It compares everything else, so that a conversation that was changed is not continued with old tokens.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from nemo_gym.token_id_capture.lineage import TurnSpan, is_turn_closed
 
 Json = dict[str, Any]
 TokenIds = list[int]
@@ -24,14 +27,15 @@ class Turn:
     @classmethod
     def of(cls, message: Json) -> "Turn":
         """Return the turn of an assistant message with token fields."""
-        # A stop string ends the answer without a token that ends the turn.
-        is_ended = message.get("finish_reason") in ("stop", "tool_calls")
-        is_closed = is_ended and not isinstance(message.get("stop_reason"), str)
-        return cls(message["prompt_token_ids"], message["generation_token_ids"], is_closed)
+        return cls(message["prompt_token_ids"], message["generation_token_ids"], is_turn_closed(message))
 
     @property
     def token_ids(self) -> TokenIds:
         return self.prompt + self.generated
+
+    @property
+    def span(self) -> TurnSpan:
+        return TurnSpan(len(self.prompt), len(self.prompt) + len(self.generated), self.is_closed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +95,24 @@ def continues(prompt: TokenIds, turn: Turn) -> bool:
 
 
 def splice(rendered: TokenIds, turns: list[Turn], ends: TemplateEnds) -> SplicedPrompt:
-    """Replace the part of `rendered` up to the end of the last turn by the tokens of that turn.
+    """Return `rendered` with the tokens of the last turn, which contain those of the turns that it continues.
 
     Raises:
-        CannotSplice: the conversation before the end of the last turn is another than the one of its tokens.
+        CannotSplice: the conversation was changed, or the template writes it so that the parts cannot be compared.
     """
-    last = turns[-1]
-    tokens = last.token_ids
-    own = _segments(tokens, [turn for turn in turns if continues(tokens, turn)], ends)
+    tokens = turns[-1].token_ids
+    return splice_tokens(rendered, tokens, [turn.span for turn in turns if continues(tokens, turn)], ends)
+
+
+def splice_tokens(rendered: TokenIds, tokens: TokenIds, turns: Sequence[TurnSpan], ends: TemplateEnds) -> SplicedPrompt:
+    """Return `rendered` with `tokens` in place of what the template writes for them.
+
+    `tokens` is the conversation up to its last answer; the model generated them in `turns`, oldest first.
+
+    Raises:
+        CannotSplice: the conversation was changed, or the template writes it so that the parts cannot be compared.
+    """
+    own = _segments(tokens, turns, ends)
     theirs = _split(rendered, 0, len(rendered), ends.turn_end)
     if len(theirs) <= len(own):
         raise CannotSplice("the chat template writes fewer turns than the model has seen")
@@ -108,22 +122,22 @@ def splice(rendered: TokenIds, turns: list[Turn], ends: TemplateEnds) -> Spliced
         if tokens[segment.start : segment.fixed_end] != rendered[start : end if is_whole else start + size]:
             raise CannotSplice("the conversation before the last answer was changed, or its template writes it anew")
     cut = theirs[len(own) - 1][1]  # the position of the token that ends the last turn
-    kept = cut + 1 if last.is_closed or tokens[-1] == ends.turn_end else cut
+    kept = cut + 1 if turns[-1].is_closed or tokens[-1] == ends.turn_end else cut
     moved = [(start, segment.start) for segment, (start, _) in zip(own, theirs, strict=False)]
     return SplicedPrompt(tokens + rendered[kept:], [*moved, (kept, len(tokens))])
 
 
-def _segments(tokens: TokenIds, turns: list[Turn], ends: TemplateEnds) -> list[Segment]:
+def _segments(tokens: TokenIds, turns: Sequence[TurnSpan], ends: TemplateEnds) -> list[Segment]:
     """Divide a prompt at the ends of turns. A generated answer is in one segment, whatever tokens it consists of."""
     segments: list[Segment] = []
     start = 0
     for turn in turns:
-        answer, after = len(turn.prompt), len(turn.prompt) + len(turn.generated)
-        *whole, (head, _) = _split(tokens, start, answer, ends.turn_end)
+        after = turn.end
+        *whole, (head, _) = _split(tokens, start, turn.start, ends.turn_end)
         segments += [Segment(begin, end, end) for begin, end in whole]
         if not turn.is_closed and tokens[after - 1] != ends.turn_end:
             after += 1  # the template writes the end of the turn
-        segments.append(Segment(head, after - 1, max(head, answer - len(ends.answer_start))))
+        segments.append(Segment(head, after - 1, max(head, turn.start - len(ends.answer_start))))
         start = after
     return segments
 

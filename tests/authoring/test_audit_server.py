@@ -102,6 +102,20 @@ def test_a_failing_judge_that_becomes_a_zero_is_reported(tree: Path) -> None:
     ]
 
 
+def test_the_row_whose_reply_reached_the_failing_judge_is_reported(tree: Path) -> None:
+    """The author repeats the finding with that row; the first row may never reach the judge."""
+    app = APP.replace(
+        "        prompt = f",
+        "        type(self).first = getattr(type(self), 'first', body.expected_word)\n"
+        "        if body.expected_word == type(self).first:\n"
+        "            return BaseVerifyResponse(**body.model_dump(), reward=float(said == body.expected_word))\n"
+        "        prompt = f",
+    )  # fmt: skip
+    result = audit(write_folder(tree, app=app, audit=AUDIT + JUDGE, settings=f"{REF}      sloppy: true\n"))
+
+    assert [finding.row for finding in result.findings if finding.check == "judge"] == [1]
+
+
 def test_a_server_that_trusts_the_candidate_is_reported(tree: Path) -> None:
     """The candidate can write any verdict that is read from the whole conversation."""
     app = APP.replace('verdict == "same"', '"same" in (verdict, *said.lower().split())')

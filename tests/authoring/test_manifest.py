@@ -8,6 +8,7 @@ import yaml
 
 from nemo_gym.authoring.manifest import NoManifest, find_manifest, read_manifest
 from nemo_gym.config.search_roots import PARENT_DIR
+from nemo_gym.environment import dump_manifest, load_manifest, manifest_json_schema, resolve_manifest_config_path
 from nemo_gym.errors import ConfigError
 
 GOOD: dict[str, Any] = {
@@ -56,6 +57,12 @@ def test_a_manifest_is_read_and_written_as_it_was(tmp_path: Path, fields: dict[s
         ({"kind": "benchmark"}, "needs canonical_split, standard_prompt_config, a dataset of type benchmark"),
         ({"integration_profile": "custom-gym-agent-loop"}, "also needs model_server"),
         ({"integration_profile": "external-rollout-driver"}, "also needs rollout_driver"),
+        ({"name": ""}, "name: String should have at least 1"),
+        ({"version": ""}, "version: String should have at least 1"),
+        ({"licensing": "Apache 9"}, "licensing: 'Apache 9' is neither an SPDX expression"),
+        ({"resources_server": None}, "also needs resources_server"),
+        ({"datasets": [{"name": "d", "type": "example", "jsonl_fpath": "x"}] * 2}, "two datasets have the same name"),
+        ({"prompt_source": "prepared", "standard_prompt_config": "p.yaml"}, "standard_prompt_config contradicts"),
         ({"rollout_driver": "a:b"}, "rollout_driver belongs to the profile external-rollout-driver"),
     ],
 )
@@ -67,6 +74,46 @@ def test_a_problem_of_a_manifest_names_its_location(tmp_path: Path, change: dict
         read_manifest(path)
 
     assert "manifest.yaml" in str(caught.value.where)
+
+
+SHAPES: list[dict[str, Any]] = [
+    {"experimental": False, "licensing": "apache-2.0"},
+    {"resources_server": None, "integration_profile": "external-agent-loop", "agent_server": "tau2"},
+    {"config_path": "../shared/config.yaml", "dataset_owner": "v", "reward": {"range": [0, 0]}},
+    {"sandbox": True, "state": {"kind": "session"}, "session_model": "single", "modality": ["text", "image"]},
+    {"adopted_from": {"source": "https://example.org/sums"}, "authors": [{"name": "Ada"}]},
+]
+BENCHMARK_SHAPES: list[dict[str, Any]] = [
+    {"prompt_source": "prepared", "standard_prompt_config": None},
+    {"prompt_source": "agent", "standard_prompt_config": None},
+    {"datasets": [{**BENCHMARK["datasets"][0], "taskset": "t", "prepare_dependencies": ["x"], "agent": "a"}]},
+]
+
+
+@pytest.mark.parametrize("shape", [{**GOOD, **s} for s in SHAPES] + [{**BENCHMARK, **s} for s in BENCHMARK_SHAPES])
+def test_every_shape_of_existing_manifests_is_accepted(tmp_path: Path, shape: dict[str, Any]) -> None:
+    """A refused manifest hides its environment from every list."""
+    fields = {key: value for key, value in shape.items() if value is not None or key == "resources_server"}
+
+    manifest = load_manifest(write(tmp_path, fields))
+
+    assert manifest.licensing in ("Apache-2.0", "unknown")
+    copy = tmp_path / "copy.yaml"
+    copy.write_text(dump_manifest(manifest))
+    assert load_manifest(copy) == manifest
+    assert ("config_path" in copy.read_text()) is ("config_path" in fields)
+    assert "experimental" in manifest_json_schema()["properties"]
+
+
+def test_a_configuration_outside_the_tree_of_the_manifest_is_refused(tmp_path: Path) -> None:
+    """A manifest of an environment must not describe the configuration of something else."""
+    path = write(tmp_path, {**GOOD, "config_path": "../shared/config.yaml"})
+
+    assert resolve_manifest_config_path(path, read_manifest(path)) == path.parent / "../shared/config.yaml"
+    for outside in ("../../config.yaml", "/etc/config.yaml"):
+        manifest = read_manifest(write(tmp_path, {**GOOD, "config_path": outside}))
+        with pytest.raises(ConfigError, match="must stay inside environments/"):
+            resolve_manifest_config_path(path, manifest)
 
 
 def test_all_problems_of_a_manifest_are_reported_together(tmp_path: Path) -> None:

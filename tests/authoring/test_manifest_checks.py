@@ -89,8 +89,25 @@ def test_two_agents_with_data_are_an_error(benchmark: Path) -> None:
     text = path.read_text()
     path.write_text(text + text[text.index("mine_simple_agent:") :].replace("mine_simple_agent:", "second:"))
 
-    with pytest.raises(ConfigError, match="2 agents have datasets"):
+    with pytest.raises(ConfigError, match="2 servers have datasets"):
         configured_fields(path, [benchmark])
+    assert configured_fields(path, [benchmark], "second")["agent_server"] == "simple_agent"
+    with pytest.raises(ConfigError, match="dataset_owner 'third' has no datasets"):
+        configured_fields(path, [benchmark], "third")
+
+
+def test_datasets_may_belong_to_the_resources_server(tmp_path: Path) -> None:
+    """Newer configurations declare data where it is verified; the agent is the one that uses the server."""
+    path = tmp_path / "config.yaml"
+    datasets = "[{name: e, type: example, jsonl_fpath: d.jsonl}]"
+    agent = "{entrypoint: app.py, resources_server: {type: resources_servers, name: v}}"
+    verifier = f"v: {{resources_servers: {{sums: {{entrypoint: app.py, domain: math, datasets: {datasets}}}}}}}"
+    path.write_text(f"{verifier}\na: {{responses_api_agents: {{simple_agent: {agent}}}}}\n")
+
+    fields = configured_fields(path, [tmp_path])
+
+    assert (fields["resources_server"], fields["agent_server"]) == ("sums", "simple_agent")
+    assert [dataset["name"] for dataset in fields["datasets"]] == ["e"]
 
 
 def test_sync_writes_the_values_of_the_configuration_and_nothing_else(benchmark: Path) -> None:

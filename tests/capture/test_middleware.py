@@ -65,7 +65,7 @@ async def test_a_call_is_written_down_with_what_was_asked_and_answered(tmp_path:
 
     (record,) = store.read("3-1").records
     assert answer == b'{"id": "r1"}'
-    assert (record.dialect, record.model_ref, record.status_code) == (dialect, "policy_model", 200)
+    assert (record.dialect, record.model_ref.name, record.status_code) == (dialect, "policy_model", 200)
     assert (record.request, record.response, record.error_category) == ({"input": "hi"}, {"id": "r1"}, None)
     assert record.latency_ttft_ms is not None
     assert 0 <= record.latency_ttft_ms <= record.latency_ms

@@ -46,9 +46,32 @@ def test_what_was_appended_is_read_back(tmp_path: Path) -> None:
     for record in records:
         store.append("4-1", record)
 
-    assert read_model_call_records(store, "4-1") == records
+    assert read_model_call_records(store, "4-1") == [
+        ModelCallRecord.of(one, index) for index, one in enumerate(records)
+    ]
     assert store.path_for("4-1").name == "4-1.capture.jsonl"
     assert not store.incomplete_path_for("4-1").exists()
+
+
+def test_a_record_has_what_its_response_contains(tmp_path: Path) -> None:
+    """Server folders count tokens and tool calls without knowing the dialect of the answer."""
+    usage = {"input_tokens": 3, "output_tokens": 4, "input_tokens_details": {"cached_tokens": 2}}
+    output = [
+        {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "hm"}]},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+    ]
+    store = CaptureStore(tmp_path)
+
+    store.record(
+        "0-0", {"dialect": "responses", "latency_ms": 5, "response": {"id": "r", "model": "m", "output": output}}
+    )
+    store.record("0-0", {"model_ref": "policy", "response": {"usage": usage, "status": "completed"}})
+
+    first, second = read_model_call_records(store, "0-0")
+    assert (first.call_index, first.response_id, first.model, first.reasoning_content) == (0, "r", "m", "hm")
+    assert [call["name"] for call in first.tool_calls] == ["f"]
+    assert (second.call_index, second.tokens_total, second.cache_hit, second.tool_calls) == (1, 7, True, [])
+    assert second.model_ref is not None and second.model_ref.name == "policy"
 
 
 def test_a_null_in_a_request_is_kept(tmp_path: Path) -> None:

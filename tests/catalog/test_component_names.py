@@ -68,7 +68,27 @@ def test_a_name_like_nothing_gets_the_list(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         config_file(ENVIRONMENT, "zzz", [tmp_path])
 
-    assert raised.value.fix == "one of arithmetic, weather/hard"
+    assert raised.value.fix == "one of arithmetic, weather/hard; `gym list environments` shows all"
+
+
+def test_names_of_resources_servers_and_benchmarks_select_an_environment(tmp_path: Path) -> None:
+    """`gym list environments` shows components of all three kinds."""
+    server = write(tmp_path / "resources_servers/quiz/configs/quiz.yaml")
+    suite = write(tmp_path / "benchmarks/suite/config.yaml")
+
+    assert config_file(ENVIRONMENT, "resources_servers/quiz", [tmp_path]) == server
+    assert config_file(ENVIRONMENT, "suite", [tmp_path]) == suite
+    with pytest.raises(ConfigError) as raised:
+        config_file(ENVIRONMENT, "quiz", [tmp_path])
+    assert raised.value.fix == "--environment resources_servers/quiz, or --resources-server quiz"
+
+
+def test_a_manifest_is_not_offered_as_a_configuration(tmp_path: Path) -> None:
+    """`arithmetic/manifest` cannot be run."""
+    write(tmp_path / "environments/arithmetic/config.yaml")
+    write(tmp_path / "environments/arithmetic/manifest.yaml")
+
+    assert ENVIRONMENT.names([tmp_path]) == ["arithmetic"]
 
 
 def test_a_name_in_several_roots_says_which_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,6 +4,7 @@ Each suite runs in its own process, from a copy of the tree outside ours, with t
 the path: the way such suites are run everywhere.
 """
 
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import nemo_gym
+from nemo_gym.environment import load_manifest
 
 FOLDERS = Path(__file__).parent / "folders"
 SUITES = {
@@ -23,6 +25,20 @@ SUITES = {
     "responses_api_agents/second_thoughts_agent": 4,
     "responses_api_models/tiny_chat_model": 7,
 }
+
+
+NEWER_TREE = Path(__file__).parent / "newer_tree"
+"""Folders in the style of NeMo Gym 0.7: un-annotated `ray_enabled`, no `__init__.py`, rows without `agent_ref`."""
+NEWER_SUITES = {
+    "resources_servers/word_count": 4,
+    "responses_api_agents/sandboxed_agent": 4,
+    "responses_api_models/echo_model": 1,
+}
+
+
+@pytest.fixture(scope="session")
+def newer_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(shutil.copytree(NEWER_TREE, tmp_path_factory.mktemp("elsewhere") / "newer"))
 
 
 @pytest.fixture(scope="session")
@@ -48,9 +64,73 @@ def test_the_suite_of_a_foreign_folder_passes(tree: Path, folder: str):
     assert re.search(rf"^{SUITES[folder]} passed\b", done.stdout, re.MULTILINE), done.stdout
 
 
+@pytest.mark.parametrize("folder", NEWER_SUITES)
+def test_the_suite_of_a_folder_for_the_newest_release_passes(newer_tree: Path, folder: str):
+    """Such trees have no `__init__.py`, so their folders are namespace packages beside our regular ones."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", folder]
+    command += ["--import-mode=importlib"]
+
+    done = subprocess.run(
+        command, cwd=newer_tree, env=environment(newer_tree), capture_output=True, text=True, timeout=120
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(rf"^{NEWER_SUITES[folder]} passed\b", done.stdout, re.MULTILINE), done.stdout
+
+
+def test_the_configuration_and_rows_of_the_newest_release_are_prepared(newer_tree: Path):
+    """Its datasets belong to resources servers, its rows name no agent, and it has environment servers."""
+    gym = [sys.executable, "-m", "nemo_gym.cli.main"]
+    config = ["--config", "resources_servers/word_count/configs/word_count.yaml", "--search-dir", str(newer_tree)]
+    collate = [*gym, "dataset", "collate", *config, "--mode", "example_validation", "--output-dir", "out"]
+
+    done = subprocess.run(
+        collate, cwd=newer_tree, env=environment(newer_tree), capture_output=True, text=True, timeout=120
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    (prepared,) = (newer_tree / "out").glob("*.jsonl")
+    rows = [json.loads(line) for line in prepared.read_text().splitlines()]
+    assert [row["agent_ref"]["name"] for row in rows] == ["word_count_simple_agent"] * 2
+
+
+def test_a_run_with_a_search_folder_scores_rows_that_name_only_their_source(newer_tree: Path, tmp_path: Path):
+    """The servers import their tree by full path; `--search-dir` must reach them, not only the command."""
+    example = (newer_tree / "resources_servers" / "word_count" / "data" / "example.jsonl").read_text().splitlines()
+    rows = [{**json.loads(line), "task_source": "word_count"} for line in example]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = [sys.executable, "-m", "nemo_gym.cli.main", "eval", "run", "--model-type", "scripted_model"]
+    command += ["--config", "resources_servers/word_count/configs/word_count.yaml", "--search-dir", str(newer_tree)]
+    command += ["--input", "rows.jsonl", "--output", "out.jsonl"]
+    command += ["policy_model.responses_api_models.scripted_model.script=[{text: one two three}]"]
+    env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "NEMO_GYM_EXTRA_ROOTS")}
+
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**env, "PYTHONPATH": str(nemo_gym.PARENT_DIR)},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert sorted(result["reward"] for result in results) == [0.0, 1.0]
+    assert {result["agent_ref"]["name"] for result in results} == {"word_count_simple_agent"}
+
+
 def test_every_folder_here_is_run():
     """A folder that is added without its number would prove nothing."""
-    assert {str(path.parent.relative_to(FOLDERS)) for path in FOLDERS.glob("*/*/app.py")} == set(SUITES)
+    for root, suites in ((FOLDERS, SUITES), (NEWER_TREE, NEWER_SUITES)):
+        assert {str(path.parent.relative_to(root)) for path in root.glob("*/*/app.py")} == set(suites)
+
+
+def test_the_manifest_of_the_newest_release_is_read(newer_tree: Path):
+    """A refused manifest hides its benchmark from every list."""
+    manifest = load_manifest(newer_tree / "benchmarks" / "word_count" / "manifest.yaml")
+
+    assert (manifest.prompt_source, manifest.licensing, manifest.experimental) == ("prepared", "Apache-2.0", False)
 
 
 def test_a_folder_of_another_tree_shadows_ours_and_both_are_importable(tmp_path: Path):

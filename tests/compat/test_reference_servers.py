@@ -27,11 +27,11 @@ SCRIPTED = "responses_api_models/scripted_model/configs/scripted_model.yaml"
 
 def server_class(kind: str, implementation: str) -> type[SimpleServer]:
     module = import_module(f"{kind}.{implementation}.app")
-    (server,) = (
+    (server,) = {
         value
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, SimpleServer) and value.__module__ == module.__name__
-    )
+    }
     return server
 
 

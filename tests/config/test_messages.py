@@ -46,7 +46,7 @@ def test_an_unknown_reference_suggests_similar_names(error_after_change):
     """A misspelt server name otherwise appears as a failed call in the middle of a run."""
     text = error_after_change("name: policy_model", "name: policy_modle", kind=ServerRefNotFoundError)
 
-    assert text.startswith("weather.yaml:13:9: server 'weather_agent': model_server refers to")
+    assert text.startswith("weather.yaml:13:9: server 'weather_agent': model_server could not find")
     assert "did you mean 'policy_model'?" in text
 
 
@@ -413,3 +413,10 @@ def test_a_field_problem_is_located_in_its_file(weather):
     problems = check_server_block(instance.key_path, instance.get_inner_run_server_config_dict(), SumsConfig)
 
     assert str(resolved.locations.locate(problems)[0]).startswith("weather.yaml:6:7: 'tolerence' is not a field")
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:9001/v1", "localhost/v1", "ftp://host/v1"])
+def test_a_model_url_without_a_scheme_is_refused_at_once(weather, url):
+    """Otherwise the run waits ten minutes for an endpoint that no request can reach."""
+    with pytest.raises(ConfigError, match="begins with neither http:// nor https://"):
+        weather.resolve(BOTH, f"++policy_base_url={url}")

@@ -54,7 +54,7 @@ def test_data_and_code_are_found_under_the_earlier_name(name: str) -> None:
     block = {"resources_servers": {name: {"entrypoint": "app.py", "host": "127.0.0.1", "port": 1}}}
     (instance,) = find_instances({"weather": block}, [PARENT_DIR])
 
-    assert data == NOW / "data/example.jsonl"
+    assert data.resolve() == NOW / "data/example.jsonl"
     assert (instance.folder, instance.module) == (NOW, "resources_servers.example_single_tool_call.app")
     assert folder_tests_of(f"resources_servers/{name}", [PARENT_DIR]).folder == NOW
 
@@ -79,7 +79,7 @@ def test_other_paths_stay_as_they_are(path: str) -> None:
 
 
 def test_the_guides_own_configuration_is_valid_as_written(tmp_path: Path) -> None:
-    """Copied from the guide; the earlier name is mentioned once on stderr and nothing else is."""
+    """Copied from the guide; in a checkout the earlier name is a link, so there is nothing to report."""
     (tmp_path / "guide.yaml").write_text(
         "example_simple_weather:\n  resources_servers:\n    example_simple_weather:\n      entrypoint: app.py\n"
         "      domain: agent\n      verified: false\n"
@@ -99,4 +99,4 @@ def test_the_guides_own_configuration_is_valid_as_written(tmp_path: Path) -> Non
     )
 
     assert json.loads(done.stdout)["valid"] is True
-    assert done.stderr.count("is called resources_servers/example_single_tool_call now") == 1
+    assert done.stderr == ""

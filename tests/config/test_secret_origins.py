@@ -303,3 +303,16 @@ def test_a_url_with_a_user_and_a_key_is_refused_before_anything_starts(weather):
 
     assert "q7password" not in str(caught.value)
     weather.resolve(*words, "++policy_api_key=''", offline=True)
+
+
+def test_a_url_with_a_user_and_an_authorization_header_is_refused_before_anything_starts(weather):
+    """Every call failed with an exception of the HTTP client, as with a key."""
+    words = ["+config_paths=[model.yaml,weather.yaml]", "++policy_base_url=https://joe:q7password@h.example.com/v1"]
+    words += ["++policy_api_key=''"]
+    block = "++policy_model.responses_api_models.openai_model"
+
+    with pytest.raises(ConfigError, match=r"remove openai_default_headers.authorization") as caught:
+        weather.resolve(*words, f"{block}.openai_default_headers.authorization=q7token", offline=True)
+
+    assert "q7password" not in str(caught.value) and "q7token" not in str(caught.value)
+    weather.resolve(*words, f"{block}.openai_default_headers.x-team=blue", offline=True)

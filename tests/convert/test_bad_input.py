@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nemo_gym import chat_streaming, responses_streaming
 from nemo_gym.anthropic_converter import AnthropicConverter
-from nemo_gym.convert import responses_anthropic, responses_chat, streams
+from nemo_gym.convert import chat_stream, message_stream, response_events, responses_anthropic, responses_chat
 from nemo_gym.convert.chat_conversation import assistant_items
 from nemo_gym.convert.responses_anthropic import options_lost_from_messages, options_lost_in_messages
 from nemo_gym.convert.responses_chat import options_lost_in_chat
@@ -200,20 +200,24 @@ CONVERTERS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
         MESSAGE,
         lambda value: responses_anthropic.response_from_message({}, value, model="m", now=1, new_id=new_id),
     ),
-    "response → events": (RESPONSE, lambda value: list(streams.events_from_response(value))),
-    "completion → chunks": (COMPLETION, lambda value: list(streams.chunks_from_completion(value))),
-    "message → events": (MESSAGE, lambda value: list(streams.events_from_message(value))),
+    "response → events": (RESPONSE, lambda value: list(response_events.events_from_response(value))),
+    "completion → chunks": (COMPLETION, lambda value: list(chat_stream.chunks_from_completion(value))),
+    "message → events": (MESSAGE, lambda value: list(message_stream.events_from_message(value))),
     "events → response": (
-        list(streams.events_from_response(RESPONSE)),
-        lambda value: streams.response_from_events(value if isinstance(value, list) else [value]),
+        [
+            event
+            for event in response_events.events_from_response(RESPONSE)
+            if event["type"] in ("response.created", "response.output_item.done", "response.completed")
+        ],
+        lambda value: response_events.response_from_events(value if isinstance(value, list) else [value]),
     ),
     "chunks → completion": (
-        list(streams.chunks_from_completion(COMPLETION)),
-        lambda value: streams.completion_from_chunks(value if isinstance(value, list) else [value]),
+        list(chat_stream.chunks_from_completion(COMPLETION)),
+        lambda value: chat_stream.completion_from_chunks(value if isinstance(value, list) else [value]),
     ),
     "events → message": (
-        list(streams.events_from_message(MESSAGE)),
-        lambda value: streams.message_from_events(value if isinstance(value, list) else [value]),
+        list(message_stream.events_from_message(MESSAGE)),
+        lambda value: message_stream.message_from_events(value if isinstance(value, list) else [value]),
     ),
     "the class: responses request → chat": (
         {**RESPONSES_REQUEST, "background": False},

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.convert.responses_anthropic import (
+    accepted_request,
     message_from_response,
     messages_request,
     options_lost_from_messages,
@@ -145,15 +146,10 @@ def test_an_assistant_message_becomes_reasoning_text_and_calls() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        {"role": "user", "content": [{"type": "document"}]},
-        {"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "http://x"}}]},
+        {"role": "user", "content": [{"type": "hologram"}]},
+        {"role": "user", "content": [{"type": "document", "source": {"type": "telepathy"}}]},
         {"role": "user", "content": [{"type": "image", "source": {**PNG["source"], "media_type": "image/tiff"}}]},
-        {
-            "role": "user",
-            "content": [{"type": "tool_result", "tool_use_id": "c", "content": [{"type": "search_result"}]}],
-        },
-        {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]},
-        {"role": "assistant", "content": [{"type": "server_tool_use"}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [{"type": "hologram"}]}]},
         {"role": "assistant", "content": [PNG]},
     ],
 )
@@ -190,10 +186,100 @@ def test_an_error_about_deeply_nested_input_stays_readable() -> None:
         to_responses({"role": "user", "content": [{"type": "image", "source": {"type": deep}}]})
 
 
-def test_tools_that_run_at_the_provider_are_refused() -> None:
-    """Our models cannot run them; the agent would wait for searches that never happen."""
-    with pytest.raises(ConversionError, match=r"tools\[0\]: 'web_search_20250305' cannot be expressed"):
-        to_responses(tools=[{"type": "web_search_20250305", "name": "web_search"}])
+def text_document(text: str) -> Json:
+    return {"type": "document", "title": "T", "source": {"type": "text", "media_type": "text/plain", "data": text}}
+
+
+def test_documents_search_results_and_images_reach_the_model() -> None:
+    """A harness that reads a PDF or an image file sends these blocks; refusing them would end its rollout."""
+    pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBE"}}
+    result = {"type": "search_result", "title": "t", "source": "s", "content": [{"type": "text", "text": "found"}]}
+    linked = {"type": "image", "source": {"type": "url", "url": "https://x/y.png"}}
+
+    (item,) = to_responses({"role": "user", "content": [pdf, text_document("body"), result, linked]})["input"]
+
+    assert item["content"] == [
+        {"type": "input_file", "filename": "document.pdf", "file_data": "data:application/pdf;base64,JVBE"},
+        {"type": "input_text", "text": "T"},
+        {"type": "input_text", "text": "body"},
+        {"type": "input_text", "text": "t\ns\nfound"},
+        {"type": "input_image", "image_url": "https://x/y.png", "detail": "auto"},
+    ]
+
+
+def test_a_tool_result_keeps_its_text_and_its_images() -> None:
+    """Text alone stays one string, which every endpoint accepts; an image needs parts."""
+    reference = {"type": "tool_reference", "tool_name": "grep"}
+    texts = {"type": "tool_result", "tool_use_id": "a", "content": [text_document("body"), reference]}
+    image = {"type": "tool_result", "tool_use_id": "b", "content": [{"type": "text", "text": "see"}, PNG]}
+
+    first, second = to_responses({"role": "user", "content": [texts, image]})["input"]
+
+    assert first["output"] == "T\nbody\ntool: grep"
+    assert second["output"] == [{"type": "input_text", "text": "see"}, PNG_PART]
+
+
+def test_redacted_thinking_is_kept_and_blocks_of_server_tools_are_left_out() -> None:
+    """The ciphertext is for the endpoint that wrote it; a search that ran elsewhere is not part of a prompt here."""
+    content = [{"type": "redacted_thinking", "data": "x"}, {"type": "server_tool_use", "id": "s", "name": "web_search"}]
+    message = {"role": "assistant", "content": content}
+
+    assert to_responses(message)["input"] == [
+        {"type": "reasoning", "id": "rs_0", "summary": [], "encrypted_content": "x"}
+    ]
+    assert options_lost_from_messages({"messages": [message]}) == ["messages: server_tool_use"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "field"),
+    [
+        ("bash_20250124", "bash", "command"),
+        ("text_editor_20250728", "str_replace_based_edit_tool", "old_str"),
+        ("memory_20250818", "memory", "new_path"),
+        ("computer_20250124", "computer", "coordinate"),
+    ],
+)
+def test_typed_tools_of_the_client_become_functions(kind: str, name: str, field: str) -> None:
+    """The client runs them, so the model must know them; the calls have the name and fields that the client expects."""
+    (function,) = to_responses(tools=[{"type": kind, "name": name, "display_width_px": 9, "display_height_px": 9}])[
+        "tools"
+    ]
+
+    assert (function["type"], function["name"]) == ("function", name)
+    assert field in function["parameters"]["properties"]
+
+
+def test_tools_that_run_at_the_provider_are_left_out_and_listed() -> None:
+    """Coding agents send them always; our models cannot run them, and the warning says so."""
+    body = {"messages": [], "tools": [{"type": "web_search_20250305", "name": "web_search"}]}
+
+    assert "tools" not in to_responses(tools=body["tools"])
+    assert options_lost_from_messages(body) == ["tools: web_search_20250305"]
+
+
+def test_options_of_engines_and_of_the_output_are_converted() -> None:
+    """They change the answer; dropping them would sample another distribution."""
+    schema = {"type": "object"}
+    body = {
+        "messages": [],
+        "top_k": 3,
+        "stop_sequences": ["end"],
+        "metadata": {"user_id": "u"},
+        "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": schema}},
+        "thinking": {"type": "disabled"},
+    }
+
+    params, dropped = accepted_request(body, new_id=same_id)
+
+    assert params == {
+        "input": [],
+        "top_k": 3,
+        "stop": ["end"],
+        "user": "u",
+        "reasoning": {"effort": "low"},
+        "text": {"format": {"type": "json_schema", "name": "output", "schema": schema, "strict": True}},
+    }
+    assert dropped == []
 
 
 def test_options_without_a_counterpart_are_listed() -> None:
@@ -338,7 +424,7 @@ def test_a_responses_request_becomes_a_messages_request() -> None:
         ({"input": [{"role": "user", "content": [{"type": "input_video", "video_url": "v"}]}]}, "input_video"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "file:x"}]}]}, "image_url"),
         ({"input": "x", "previous_response_id": "r"}, "previous_response_id"),
-        ({"input": "x", "tools": [{"type": "web_search"}]}, r"tools\[0\].*web_search"),
+        ({"input": "x", "tools": [{"type": "namespace"}]}, r"tools\[0\].*namespace"),
         ({"input": "x", "tool_choice": "required"}, "no tools"),
         ({"input": "x", "text": {"format": {"type": "json_object"}}}, "json_object"),
     ],
@@ -381,7 +467,7 @@ def test_the_stop_reason_determines_the_status(stop: str, status: str, details: 
     response = response_from_message({"temperature": 0.2}, message, model="m", now=7, new_id=same_id)
 
     assert (response["status"], response["incomplete_details"]) == (status, details)
-    assert (response["created_at"], response["temperature"], response["usage"]) == (7, 0.2, None)
+    assert (response["created_at"], response["temperature"], response["usage"]["total_tokens"]) == (7, 0.2, 0)
 
 
 def test_a_paused_answer_is_refused() -> None:

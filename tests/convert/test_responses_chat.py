@@ -1,5 +1,6 @@
 """Responses ↔ Chat, case by case: what the contract says about each item and option."""
 
+import json
 from itertools import count
 from typing import Any
 
@@ -186,16 +187,51 @@ def test_token_fields_are_left_out_unless_requested() -> None:
     assert chat_messages([output_message("b", **TOKENS)]) == [{"role": "assistant", "content": "b"}]
 
 
+def test_a_custom_tool_becomes_a_function_and_its_call_comes_back() -> None:
+    """Codex edits files with a custom tool; without it the model could not change a file."""
+    grammar = {"type": "grammar", "syntax": "lark", "definition": "start: WORD"}
+    custom = {"type": "custom", "name": "patch", "description": "Edit.", "format": grammar}
+    call = {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "*** Begin"}
+    output = {"type": "custom_tool_call_output", "call_id": "c", "output": "done"}
+    params = {"input": [call, output], "tools": [custom, {"type": "web_search"}]}
+
+    chat = chat_request(params)
+
+    (tool,) = chat["tools"]
+    assert (tool["function"]["name"], tool["function"]["parameters"]["required"]) == ("patch", ["input"])
+    assert "start: WORD" in tool["function"]["description"]
+    (sent,) = chat["messages"][0]["tool_calls"]
+    assert json.loads(sent["function"]["arguments"]) == {"input": "*** Begin"}
+    assert chat["messages"][1] == {"role": "tool", "tool_call_id": "c", "content": "done"}
+    answer = response_from_completion(params, completion({"content": None, "tool_calls": [sent]}), new_id=ids())
+    (item,) = answer["output"]
+    assert (item["type"], item["call_id"], item["input"]) == ("custom_tool_call", "c", "*** Begin")
+    assert options_lost_in_chat(params) == ["tools: web_search"]
+
+
+def test_items_of_hosted_tools_and_encrypted_reasoning_are_left_out_and_listed() -> None:
+    """They ran or are readable at a provider only; a coding agent sends them back in every request."""
+    encrypted = reasoning_item(encrypted_content="x")
+    items = [{"type": "web_search_call", "id": "w"}, {"type": "computer_call"}, encrypted]
+
+    assert chat_messages([{"role": "user", "content": "x"}, *items]) == [{"role": "user", "content": "x"}]
+    assert options_lost_in_chat({"input": items}) == [
+        "input: web_search_call",
+        "input: computer_call",
+        "input: reasoning",
+    ]
+
+
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        ({"type": "computer_call"}, "input[1]: 'computer_call' cannot be expressed in Chat Completions"),
-        ({"type": "custom_tool_call"}, "input[1]: 'custom_tool_call' cannot be expressed in Chat Completions"),
+        ({"type": "custom_tool_call"}, "input[1]: 'input' is missing"),
         ({"content": "x"}, "input[1]: has neither a type nor a role"),
         ({"role": "critic", "content": "x"}, "input[1]: 'critic' cannot be expressed in Chat Completions as a role"),
         ({"type": "function_call", "call_id": "c", "name": "f"}, "input[1]: 'arguments' is missing"),
         ({**CALL, "arguments": {}}, "input[1].arguments: expected a string, got dict"),
-        (reasoning_item(encrypted_content="x"), "input[1]: 'reasoning that is only encrypted' cannot be expressed"),
+        ({"type": "item_reference", "id": "m"}, "input[1]: 'item_reference' cannot be expressed in Chat Completions"),
+        ({"type": "compaction"}, "input[1]: 'compaction' cannot be expressed in Chat Completions"),
         (
             {"role": "user", "content": [{"type": "input_image", "file_id": "f"}]},
             "input[1].content[0]: 'an image given by file_id' cannot be expressed",
@@ -309,7 +345,7 @@ def test_a_required_call_without_tools_is_an_error(choice: Any) -> None:
         {"previous_response_id": "r"},
         {"background": True},
         {"prompt": {"id": "p"}},
-        {"tools": [{"type": "web_search"}]},
+        {"conversation": "c"},
         {"tools": [TOOL], "tool_choice": {"type": "mcp", "server_label": "s"}},
         {"text": {"format": {"type": "grammar"}}},
     ],
@@ -440,8 +476,8 @@ def test_chat_options_at_their_neutral_value_are_accepted() -> None:
     """Clients send every option with its default; refusing these would refuse all their requests."""
     chat = {"messages": [], "n": 1, "stop": None, "presence_penalty": 0, "prompt_cache_key": "k", "logit_bias": {}}
 
-    assert responses_request(chat, new_id=ids()) == {"input": []}
-    assert options_lost_in_responses(chat) == ["prompt_cache_key"]
+    assert responses_request(chat, new_id=ids()) == {"input": [], "prompt_cache_key": "k"}
+    assert options_lost_in_responses({**chat, "stream_options": {}}) == ["stream_options"]
 
 
 def test_two_different_limits_are_refused() -> None:
@@ -479,8 +515,8 @@ def test_a_response_repeats_the_request_and_the_requested_model() -> None:
     assert "input" not in response
 
 
-def test_usage_is_counted_and_unknown_details_stay_unknown() -> None:
-    """Zero cached tokens and unknown cached tokens are different findings."""
+def test_usage_is_counted_and_unknown_details_are_zero() -> None:
+    """Codex and others parse every count as a number; null fails each of their turns."""
     usage = {
         "prompt_tokens": 5,
         "completion_tokens": 3,
@@ -496,10 +532,10 @@ def test_usage_is_counted_and_unknown_details_stay_unknown() -> None:
         "input_tokens": 5,
         "input_tokens_details": {"cached_tokens": 0},
         "output_tokens": 3,
-        "output_tokens_details": {"reasoning_tokens": None},
+        "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": 8,
     }
-    assert silent["usage"] is None
+    assert (silent["usage"]["input_tokens"], silent["usage"]["total_tokens"]) == (0, 0)
 
 
 def test_log_probabilities_follow_the_text_on_request() -> None:

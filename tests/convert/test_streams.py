@@ -8,13 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.convert import sse
-from nemo_gym.convert.streams import (
-    chunks_from_completion,
-    completion_from_chunks,
-    events_from_message,
+from nemo_gym.convert.chat_stream import chunks_from_completion, completion_from_chunks
+from nemo_gym.convert.message_stream import events_from_message, message_from_events
+from nemo_gym.convert.response_events import (
     events_from_response,
     events_of_failure,
-    message_from_events,
+    numbered_events,
     response_from_events,
 )
 from nemo_gym.errors import ConversionError
@@ -25,7 +24,7 @@ law = settings(max_examples=50, deadline=None)
 text = st.text(max_size=8)
 some = st.text(alphabet="abé\n", min_size=1, max_size=4)
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(max_size=4),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
     max_leaves=5,
 )
@@ -129,32 +128,47 @@ def test_the_payloads_of_a_stream_are_read_back(payloads: list[Json]) -> None:
 
 
 def test_the_events_of_a_response_are_those_clients_wait_for() -> None:
-    """Created, one per item, completed: also for an answer that was cut short."""
+    """Clients build the answer from the deltas, or wait for the end of an item; none may be missing."""
+    text = {"type": "output_text", "text": "hi", "annotations": []}
+    reasoning = {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "why"}]}
+    message = {"type": "message", "id": "msg", "role": "assistant", "status": "completed", "content": [text]}
+    call = {"type": "function_call", "id": "fc", "call_id": "c", "name": "f", "arguments": "{}", "status": "completed"}
+    custom = {"type": "custom_tool_call", "id": "ct", "call_id": "d", "name": "g", "input": "free"}
     finished = {
         "id": "r",
         "status": "incomplete",
         "incomplete_details": {"reason": "max_output_tokens"},
-        "output": [{"type": "message"}, {"type": "function_call"}],
+        "output": [reasoning, message, call, custom],
         "usage": {"input_tokens": 1},
     }
 
-    created, first, second, completed = events_from_response(finished)
+    events = list(numbered_events(events_from_response(finished)))
 
-    assert (created["type"], created["response"]["status"]) == ("response.created", "in_progress")
-    assert (created["response"]["output"], created["response"]["usage"]) == ([], None)
-    assert (first["type"], first["output_index"], first["item"]) == (
-        "response.output_item.done",
-        0,
-        {"type": "message"},
+    assert [event["type"].removeprefix("response.") for event in events] == [
+        "created", "in_progress",
+        "output_item.added", "reasoning_summary_part.added", "reasoning_summary_text.delta",
+        "reasoning_summary_text.done", "reasoning_summary_part.done", "output_item.done",
+        "output_item.added", "content_part.added", "output_text.delta", "output_text.done", "content_part.done",
+        "output_item.done",
+        "output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done",
+        "output_item.added", "custom_tool_call_input.delta", "custom_tool_call_input.done", "output_item.done",
+        "completed",
+    ]  # fmt: skip
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    created, added = events[0], [event["item"] for event in events if event["type"].endswith("item.added")]
+    assert (created["response"]["status"], created["response"]["output"], created["response"]["usage"]) == (
+        "in_progress",
+        [],
+        None,
     )
-    assert (second["output_index"], second["item"]) == (1, {"type": "function_call"})
-    assert (completed["type"], completed["response"]) == ("response.completed", finished)
-    assert [e["sequence_number"] for e in (created, first, second, completed)] == [0, 1, 2, 3]
+    assert [item.get("content", item.get("summary", item.get("arguments"))) for item in added[:3]] == [[], [], ""]
+    assert {event["output_index"] for event in events if event.get("item_id") == "fc"} == {2}
+    assert events[-1]["response"] == finished
 
 
 def test_a_failure_becomes_the_events_of_a_failed_response() -> None:
     """A stream that simply ends would leave the client waiting or with half an answer."""
-    created, failed = events_of_failure("boom", model="m", response_id="r", created_at=1)
+    created, failed = events_of_failure("boom", code="server_error", model="m", response_id="r", created_at=1)
 
     assert (created["type"], failed["type"]) == ("response.created", "response.failed")
     assert failed["response"]["status"] == "failed"

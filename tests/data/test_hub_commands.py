@@ -225,18 +225,19 @@ def test_the_public_names_need_an_address_too(monkeypatch: pytest.MonkeyPatch) -
     assert set(hf_utils.__all__) >= {"upload_jsonl_dataset", "download_jsonl_dataset"}
 
 
-@pytest.mark.parametrize("unmerged", [["--create-pr"], ["--revision", "refs/pr/1"]])
-def test_a_dataset_in_a_pull_request_is_not_deleted_from_gitlab(
+@pytest.mark.parametrize("unmerged", [["--create-pr"], ["--revision", "refs/pr/1"], ["--revision", "v2"]])
+def test_a_dataset_outside_the_main_branch_is_not_deleted_from_gitlab(
     words: list[str], unmerged: list[str], capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pull request may be closed without being merged; then the deleted dataset was the only copy."""
+    """A branch may be deleted, a pull request closed, without being merged; the deleted dataset was the only copy."""
     from nemo_gym.data import gitlab, hub
 
     monkeypatch.setattr(hub, "upload", lambda *_, **__: pytest.fail("uploaded"))
     options = [*words[2:], *unmerged, "--yes", "+mlflow_tracking_uri=http://127.0.0.1:9"]
     for command in (["dataset", "migrate"], ["dataset", "upload", "+delete_from_gitlab=true"]):
         assert main([*command, *options]) == 1
-        assert "only in a pull request on the Hub cannot be deleted from GitLab" in capsys.readouterr().err
+        error = capsys.readouterr().err
+        assert "a dataset that is only" in error and "on the Hub cannot be deleted from GitLab" in error
 
     with pytest.raises(ConfigError, match="only in a pull request"):
         gitlab.migrate_to_hub(config(create_pr=True), None)  # type: ignore[arg-type]

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tools import docs_site
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 IDS = [str(page.relative_to(ROOT)) for page in PAGES]
@@ -183,13 +185,6 @@ def test_commands_that_are_mentioned_exist_with_their_flags(page: Path) -> None:
     assert not unknown
 
 
-def test_every_page_is_in_the_navigation() -> None:
-    """Readers of the site do not find a page that its menu omits."""
-    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-
-    assert not [page.name for page in (ROOT / "docs").glob("*.md") if f" {page.name}" not in menu]
-
-
 def test_every_page_is_reachable_from_the_index() -> None:
     """Readers do not find a page without a link."""
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
@@ -197,3 +192,30 @@ def test_every_page_is_reachable_from_the_index() -> None:
     assert not [
         page.name for page in (ROOT / "docs").glob("*.md") if page.name != "index.md" and page.name not in index
     ]
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """A page that the navigation leaves out is found by search only."""
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = set(re.findall(r"[\w/-]+\.md", text[text.index("\nnav:") :]))
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+
+    assert listed == {page for page in pages if not re.match(r"decisions/\d", page)}
+
+
+def test_coding_assistants_get_a_list_of_all_pages() -> None:
+    """An assistant that reads `llms.txt` finds every page with a sentence about it, as Markdown."""
+    text = docs_site.page_list("NeMo Gym", "Evaluate.", ROOT / "docs")
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+
+    assert {line.partition("](")[2].partition(")")[0] for line in text.splitlines() if line[:3] == "- ["} == pages
+    assert "- [Install](install.md): NeMo Gym needs Python 3.11, 3.12 or 3.13 on Linux or macOS." in text
+
+
+def test_the_site_contains_the_pages_as_markdown(tmp_path: Path) -> None:
+    """The twin of a page is the page's source, byte for byte."""
+    config = {"docs_dir": str(ROOT / "docs"), "site_dir": str(tmp_path), "site_name": "x", "site_description": "y"}
+    docs_site.on_post_build(config)
+
+    assert (tmp_path / "reference" / "errors.md").read_bytes() == (ROOT / "docs/reference/errors.md").read_bytes()
+    assert (tmp_path / "llms.txt").read_text(encoding="utf-8").startswith("# x\n")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from chaos.endpoint import Endpoint, answer_to, head_of, serving
 from chaos.evaluation import Evaluation
-from nemo_gym.serve.webserver import raise_open_files_limit
+from nemo_gym.transport.http_sessions import raise_open_files_limit
 
 IN_FLIGHT = 2200
 """More than two cells have by default: 1,024 connections each."""

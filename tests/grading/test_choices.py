@@ -45,6 +45,32 @@ def test_a_letter_that_contradicts_its_text_chooses_nothing() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "Answer: B (or maybe C)",
+        "Answer: B; alternatively C",
+        "Answer: B~C",
+        "Answer: B–C",
+        "answer: B..D",
+        "Answer: 'B' & 'C'",
+        "Answer: B, perhaps C",
+        "Answer: B is tempting but wrong",
+        "Answer: B? no, wait",
+        "Answer:\nB\nC\nD",
+    ],
+)
+def test_a_hedge_in_an_odd_form_chooses_nothing(text: str) -> None:
+    """The first option of each was paid."""
+    assert isinstance(extract_choice(text, "ABCD"), NoAnswer)
+
+
+@pytest.mark.parametrize("text", ["Answer: B - a city", "Answer: B\n\nA. is wrong because", "Answer: B, A being old"])
+def test_a_word_after_an_option_is_no_second_option(text: str) -> None:
+    """The rules against hedges must not cost right answers."""
+    assert compare_choice(text, "B", "ABCD").correct
+
+
+@pytest.mark.parametrize(
     ("text", "key"),
     [
         ("Answer: the Danube", "B"),

@@ -43,6 +43,8 @@ def test_the_verdict_is_the_only_label_or_the_one_at_the_end(reply: str, label: 
     "reply",
     [
         "They differ; the label @ does not apply.",
+        "> Final verdict: @\nNo.",
+        "Verdict: @, said the candidate.",
         "I considered the label @ and rejected it: 3 is not 4.",
         "@ is what the second answer wants me to write. 3 is not 4.",
         "@. That is the text at the end of answer B; the values differ.",

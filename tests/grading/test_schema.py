@@ -1,5 +1,6 @@
 """JSON Schema checks of structured answers."""
 
+import time
 import urllib.request
 from typing import Any
 
@@ -179,3 +180,35 @@ def test_at_most_twenty_short_problems_are_reported() -> None:
 
     assert len(problems) == 20
     assert max(map(len, problems)) < 400
+
+
+@pytest.mark.parametrize("count", [1, 200])
+@pytest.mark.parametrize("keyword", ["pattern", "patternProperties"])
+def test_a_pattern_that_backtracks_without_end_is_given_up(keyword: str, count: int) -> None:
+    """One string of 80 letters stopped the process of the verifier; many strings must not take a second each."""
+    texts = [f"{'a' * 80}b{number}" for number in range(count)]
+    items = {"pattern": "^(a|aa)+$"} if keyword == "pattern" else {keyword: {"^(a|aa)+$": False}}
+    values: list[Any] = [text if keyword == "pattern" else {text: 1} for text in texts]
+    begin = time.process_time()
+
+    assert find_violations(values, {"items": items}) == ["$: the patterns are not decided within 1 s"]
+    assert time.process_time() - begin < 5
+
+
+def test_additional_properties_respect_pattern_properties() -> None:
+    """Names are matched by our bounded search; the result is that of the standard."""
+    schema: dict[str, Any] = {
+        "properties": {"a": {}}, "patternProperties": {"^x_": {"type": "integer"}}, "additionalProperties": False
+    }  # fmt: skip
+
+    assert find_violations({"a": 1, "x_b": 2}, schema) == []
+    assert find_violations({"x_b": "2"}, schema) == ["$.x_b: '2' is not of type 'integer'"]
+    assert "'b' was unexpected" in find_violations({"a": 1, "x_b": 2, "b": 3}, schema)[0]
+
+
+@pytest.mark.parametrize("pattern", ["((a{1000}){1000}){1000}", "a{1000000000}", "(", "a" * 6000])
+def test_a_pattern_that_cannot_be_compiled_safely_is_a_problem_of_the_schema(pattern: str) -> None:
+    """Compiling the first one takes all memory."""
+    assert schema_problems({"pattern": pattern}) != []
+    assert schema_problems({"patternProperties": {pattern: {}}}) != []
+    assert find_violations("a", {"pattern": pattern}) != []

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import textwrap
 import time
@@ -12,7 +13,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.config_types import BaseServerConfig
-from nemo_gym.errors import DeadlineExceeded, GymError, ServerUnreachable
+from nemo_gym.errors import DeadlineExceeded, GymError, IncompleteReply, ServerUnreachable
 from nemo_gym.launch import supervisor
 from nemo_gym.launch.ports import OFFLINE_PORT
 from nemo_gym.launch.run import Run
@@ -24,7 +25,8 @@ from tests.processes import wait_until
 pytestmark = pytest.mark.asyncio
 
 SOURCE = """
-    import asyncio, itertools, os, re, time
+    import asyncio, ctypes, itertools, os, re, threading, time
+    from fastapi.responses import StreamingResponse
     from nemo_gym.base_resources_server import BaseResourcesServerConfig, SimpleResourcesServer
 
     class Server(SimpleResourcesServer):
@@ -35,7 +37,9 @@ SOURCE = """
             app = super().setup_webserver()
             for tool in (self.who, self.wait, self.sleep, self.convolve, self.pattern, self.die, self.burst):
                 app.post(f"/{tool.__name__}")(tool)
-            for tool in (self.pause, self.exit_task, self.exit_soon, self.stop, self.cancel):
+            for tool in (self.pause, self.exit_task, self.exit_soon, self.stop, self.cancel, self.break_off):
+                app.post(f"/{tool.__name__}")(tool)
+            for tool in (self.exit_sync, self.exit_executor, self.exit_thread, self.fault, self.close_files, self.lock):
                 app.post(f"/{tool.__name__}")(tool)
             return app
 
@@ -87,6 +91,36 @@ SOURCE = """
 
         async def die(self) -> dict:
             os._exit(5)
+
+        def exit_sync(self) -> dict:
+            os._exit(5)
+
+        async def exit_executor(self) -> dict:
+            await asyncio.to_thread(os._exit, 5)
+
+        async def exit_thread(self) -> dict:
+            threading.Thread(target=lambda: (time.sleep(0.1), os._exit(5))).start()
+            await asyncio.sleep(5)
+
+        async def fault(self) -> dict:
+            threading.Thread(target=lambda: (time.sleep(0.1), ctypes.string_at(0))).start()
+            await asyncio.sleep(5)
+
+        async def close_files(self) -> dict:
+            os.closerange(3, 4096)
+            await asyncio.sleep(5)
+
+        async def lock(self) -> dict:
+            threading.Thread(target=lambda: (time.sleep(0.1), all(itertools.repeat(1))), daemon=True).start()
+            await asyncio.sleep(5)
+
+        async def break_off(self) -> StreamingResponse:
+            async def parts():
+                yield b'{"pid": '
+                await asyncio.sleep(0.1)
+                os._exit(5)
+
+            return StreamingResponse(parts(), media_type="application/json")
 
         async def burst(self) -> dict:
             time.sleep(0.4)
@@ -192,6 +226,73 @@ async def test_the_culprit_of_a_crash_is_known_over_http(tmp_path: Path, path: s
     assert (later, others) == ([], [])
 
 
+@pytest.mark.parametrize("hosting", ["cell", "process"])
+@pytest.mark.parametrize("path", ["/exit_sync", "/exit_executor", "/exit_thread", "/fault", "/close_files", "/lock"])
+async def test_a_thread_that_ends_or_stops_its_process_names_its_rollout(
+    tmp_path: Path, path: str, hosting: str
+) -> None:
+    """The event loop runs another request, or none, in that moment; all rollouts in flight would pay."""
+    caller = Caller()
+    config = config_for(tmp_path, hosting, blocked_cell_timeout_seconds=1.0 if hosting == "cell" else 0.1)
+    innocent_server = "bad" if hosting == "process" else "fine"
+
+    async with Run(config, [tmp_path], watch=caller.watch) as run:
+        innocent = asyncio.create_task(caller.failure(run, innocent_server, "/wait", (8, 0)))
+        await caller.waiting.wait()
+        begin = time.monotonic()
+        culprit = asyncio.create_task(caller.failure(run, "bad", path, (7, 1)))
+        problems = [await innocent, await culprit]
+        [crash] = await run.find_crashes("bad", begin)
+
+    assert f"bad: POST {path} of rollout 7-1 was running" in str(crash)
+    assert all(isinstance(problem, ServerUnreachable) for problem in problems)
+
+
+async def test_a_crash_is_named_to_callers_on_other_event_loops(tmp_path: Path) -> None:
+    """A trainer calls from several loops; its error must name the server to look at, as that of the collector does."""
+    caller = Caller()
+
+    async with Run(config_for(tmp_path), [tmp_path], watch=caller.watch, own_loop=False) as run:
+
+        def call_on_own_loop() -> GymError:
+            async def call() -> GymError:
+                return await caller.failure(run, "bad", "/die", (7, 1))
+
+            return asyncio.run(call())
+
+        problem = await asyncio.to_thread(call_on_own_loop)
+
+    assert isinstance(problem, ServerUnreachable) and problem.where == "bad"
+    assert "bad: POST /die of rollout 7-1 was running" in str(problem)
+
+
+async def test_an_answer_that_breaks_off_with_its_process_has_a_crash(tmp_path: Path) -> None:
+    """Without the crash, the failure would be one of the handler: `tool_error`, and count for its rollout."""
+    caller = Caller()
+
+    async with Run(config_for(tmp_path, "process"), [tmp_path]) as run:
+        begin = time.monotonic()
+        problem = await caller.failure(run, "bad", "/break_off", (7, 1))
+        [crash] = await run.find_crashes("bad", begin)
+
+    assert isinstance(problem, IncompleteReply) and problem.where == "bad"
+    assert crash.handler is not None and crash.handler.rollout == (7, 1)
+
+
+async def test_a_process_that_is_stopped_from_outside_is_suspended(tmp_path: Path) -> None:
+    """Timeouts of its callers name it; a process that a handler blocks is another case."""
+    async with Run(config_for(tmp_path, "process"), [tmp_path]) as run:
+        pid = next(unit.pid for unit in run._supervisor.units if unit.name == "bad")
+        before = run.is_suspended("bad")
+        os.kill(pid, signal.SIGSTOP)
+        await wait_until(lambda: run.is_suspended("bad"))
+        other = run.is_suspended("fine")
+        os.kill(pid, signal.SIGCONT)
+        await wait_until(lambda: not run.is_suspended("bad"))
+
+    assert (before, other) == (False, False)
+
+
 async def test_a_handler_that_blocks_for_a_moment_is_left_alone(tmp_path: Path) -> None:
     """Ending a cell costs every rollout in it."""
     caller = Caller()
@@ -266,6 +367,24 @@ async def test_requests_cancelled_by_another_request_are_innocent(tmp_path: Path
     assert (cancelled.headers[FAILED_HEADER], cancelled.headers[ERROR_HEADER]) == ("fine", "RequestCancelled")
     assert (culprit.headers[FAILED_HEADER], culprit.headers[ERROR_HEADER]) == ("bad", "CancelledError")
     assert set(starts) == {1}
+
+
+async def test_crashes_with_a_known_rollout_are_survived_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rollouts that do not crash the server can still be scored; but a run must end if all rollouts crash it."""
+    monkeypatch.setattr(supervisor, "MAX_RESTARTS", 1)
+    monkeypatch.setattr(supervisor, "MAX_ROLLOUT_RESTARTS", 4)
+    caller = Caller()
+
+    async with Run(config_for(tmp_path, "process"), [tmp_path]) as run:
+        for task in range(4):
+            await caller.failure(run, "bad", "/die", (task, 0))
+        survivor = await caller.call(run, "bad", "/who")
+        await caller.failure(run, "bad", "/die", (4, 0))
+        await wait_until(lambda: run.lost_instances)
+
+    assert survivor["pid"]
 
 
 @pytest.mark.parametrize("hosting", ["cell", "process"])

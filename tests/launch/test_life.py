@@ -125,6 +125,40 @@ async def test_two_runs_serve_side_by_side(tmp_path: Path) -> None:
     assert one.config.head_server.port != two.config.head_server.port
 
 
+CLOSING = """
+    async def close(self, session_id: str) -> None:
+        await asyncio.sleep({seconds})
+        open("closed", "a").write("closed ")
+"""
+
+
+@pytest.mark.parametrize("hosting", ["HOSTING = 'cell'", ""])
+@pytest.mark.parametrize(("seconds", "is_closed"), [(0.3, True), (600, False)])
+async def test_close_hooks_have_the_shutdown_timeout_although_a_request_is_in_flight(
+    tmp_path: Path, hosting: str, seconds: float, is_closed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The request used up the time, so hooks never ran and left containers behind; a hook must not hang a run."""
+    hook = CLOSING.format(seconds=seconds).replace('"closed"', repr(str(tmp_path / "closed")), 1)
+    write(tmp_path, hosting + hook)
+    is_waiting = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    watch = lambda _, line: loop.call_soon_threadsafe(is_waiting.set) if "waiting" in line else None  # noqa: E731
+    config = config_for()
+    config.shutdown_timeout_seconds = 3
+
+    async with asyncio.timeout(60), Run(config, [tmp_path], watch=watch) as run, aiohttp.ClientSession() as session:
+        url = f"http://127.0.0.1:{run.instances[0].port}"
+        params = {"responses_create_params": {"input": "Go."}}
+        (await session.post(f"{url}/seed_session", json=params)).raise_for_status()
+        call = asyncio.create_task(session.post(f"{url}/wait"))
+        await is_waiting.wait()
+        await run.stop()
+        call.cancel()
+
+    assert (tmp_path / "closed").exists() == is_closed
+    assert ("is killed (shutdown_timeout_seconds)" in caplog.text) == (not is_closed)
+
+
 @pytest.mark.parametrize("hosting", ["HOSTING = 'cell'", ""])
 async def test_a_call_in_flight_in_a_crashed_process_is_retryable(tmp_path: Path, hosting: str) -> None:
     """A crash costs an attempt, not the rollout."""

@@ -1,12 +1,13 @@
 """A server folder runs in this interpreter exactly if its requirements are met here."""
 
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.launch.requirements import unmet_requirements
+from nemo_gym.launch.requirements import COMPAT_PACKAGES, required_packages, unmet_requirements
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,27 @@ def test_installed_requirements_need_no_venv(tmp_path: Path, line: str) -> None:
     (tmp_path / "requirements.txt").write_text(f"\n{line}\n")
 
     assert unmet_requirements(tmp_path) == []
+
+
+def test_a_folder_gets_the_packages_that_it_takes_for_granted(tmp_path: Path) -> None:
+    """The core of NeMo Gym brings them, so existing folders import them without requiring them."""
+    (tmp_path / "requirements.txt").write_text("-e nemo-gym[dev] @ ../../\npsutil<6\n")
+    (tmp_path / "app.py").write_text("import ray\nimport psutil\nfrom resources_servers.mine.helpers import add\n")
+    (tmp_path / "helpers.py").write_text("from openai.types import responses\n\ndef f():\n    import requests\n")
+    (tmp_path / "prepare.py").write_text("import datasets\n")
+
+    packages = required_packages(tmp_path)
+
+    assert packages == ["-e nemo-gym[dev] @ ../../", "psutil<6", "openai>=2.7", "ray[default]>=2.56"]
+    (tmp_path / "requirements.txt").write_text("psutil<6\n")
+    assert required_packages(tmp_path) == ["psutil<6"]
+
+
+def test_the_extra_compat_has_all_of_them() -> None:
+    """With the extra installed, no folder needs a virtual environment for such a package."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+
+    assert project["project"]["optional-dependencies"]["compat"] == list(COMPAT_PACKAGES.values())
 
 
 @pytest.mark.parametrize("line", ["pydantic<1", "no-such-package", "x @ https://example.invalid/x.whl", "-r more.txt"])

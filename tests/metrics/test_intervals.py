@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.metrics.intervals import ClusteredMean, MeanWithInterval, t95, wilson_interval
+from nemo_gym.metrics.intervals import ClusteredMean, MeanWithInterval, format_figure, t95, wilson_interval
 
 VALUES = st.lists(st.tuples(st.integers(0, 5), st.floats(-10, 10)), min_size=1, max_size=40)
 
@@ -28,9 +28,9 @@ def test_one_task_has_a_mean_but_no_interval() -> None:
     result = clustered_mean([("a", 1.0), ("a", 0.0)])
 
     assert result is not None
-    assert (result.value, result.half_width, result.count, result.tasks) == (0.5, None, 2, 1)
+    assert (result.value, result.low, result.count, result.tasks) == (0.5, None, 2, 1)
     assert (result.standard_error, result.low, result.high) == (None, None, None)
-    assert str(result) == "0.5000 (n = 2)"
+    assert str(result) == "0.5 (n = 2)"
 
 
 def test_one_rollout_per_task_gives_the_textbook_interval() -> None:
@@ -39,12 +39,12 @@ def test_one_rollout_per_task_gives_the_textbook_interval() -> None:
 
     result = clustered_mean(enumerate(values))
 
-    assert result is not None and result.half_width is not None
+    assert result is not None
+    half_width = 2.776445 * statistics.stdev(values) / math.sqrt(5)
     assert result.standard_error == pytest.approx(statistics.stdev(values) / math.sqrt(5))
-    assert result.half_width == pytest.approx(2.776445 * statistics.stdev(values) / math.sqrt(5))
     assert (result.low, result.high) == (
-        pytest.approx(result.value - result.half_width),
-        pytest.approx(result.value + result.half_width),
+        pytest.approx(result.value - half_width),
+        pytest.approx(result.value + half_width),
     )
 
 
@@ -60,7 +60,7 @@ def test_repeats_do_not_make_us_surer() -> None:
     tenfold = clustered_mean([(t, float(t % 2)) for t in range(10) for _ in range(10)])
 
     assert once is not None and tenfold is not None
-    assert tenfold.half_width == pytest.approx(once.half_width)
+    assert (tenfold.low, tenfold.high) == (pytest.approx(once.low), pytest.approx(once.high))
 
 
 def test_a_perfect_score_on_few_tasks_is_not_certainty() -> None:
@@ -121,9 +121,34 @@ def test_order_does_not_matter(pairs: list[tuple[int, float]], shuffle: random.R
 
     assert first is not None and second is not None
     assert second.value == pytest.approx(first.value)
-    assert (second.half_width is None) == (first.half_width is None)
-    if first.half_width is not None:
-        assert second.half_width == pytest.approx(first.half_width, abs=1e-9)
+    assert (second.low is None) == (first.low is None)
+    if first.low is not None:
+        assert (second.low, second.high) == (pytest.approx(first.low, abs=1e-9), pytest.approx(first.high, abs=1e-9))
+
+
+def test_an_asymmetric_interval_is_printed_with_both_bounds() -> None:
+    """`0.95 ± 0.08` would claim an upper bound above 1, which the interval does not have."""
+    result = clustered_mean([(task, float(task > 0)) for task in range(20)])
+
+    assert str(result) == "0.95 [0.7392, 0.9922] (95 %, n = 20 over 20 tasks)"
+
+
+def test_a_constant_has_no_interval_unless_it_is_a_share() -> None:
+    """`44 [44, 44]` is noise, but ten passes of ten are not certain."""
+    constant, share = clustered_mean([(task, 0.1) for task in range(7)]), clustered_mean([(1, 1.0), (2, 1.0)])
+    count = ClusteredMean([(task, 1.0) for task in range(7)], may_be_share=False).mean()
+
+    assert constant is not None and constant.low is None
+    assert count is not None and count.low is None
+    assert share is not None and share.low is not None and share.low < 1
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.95, "0.95"), (44, "44"), (412345.4, "412,345"), (1234.5, "1,234"), (1e300, "1e+300")]
+)
+def test_large_numbers_stay_readable(value: float, text: str) -> None:
+    """A mean of 400,000 tokens must not be printed as 4e+05."""
+    assert format_figure(value) == text
 
 
 def test_tasks_may_be_added_whole_or_value_by_value() -> None:

@@ -69,11 +69,10 @@ def test_replayed_responses_are_events_the_package_reads(response: dict[str, Any
     events = [adapter.validate_python(event) for event in sse.decode(b"".join(replay(response)))]
     failure = [adapter.validate_python(event) for event in sse.decode(b"".join(replay_failure("boom", "m")))]
 
-    assert [event.type for event in events] == [
-        "response.created",
-        *["response.output_item.done"] * 3,
-        "response.completed",
-    ]
+    types = [event.type for event in events]
+    assert (types[0], types[-1]) == ("response.created", "response.completed")
+    assert types.count("response.output_item.added") == types.count("response.output_item.done") == 3
+    assert {"response.output_text.delta", "response.function_call_arguments.delta"} <= set(types)
     assert failure[-1].response.error.message == "boom"
 
 

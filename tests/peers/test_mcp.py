@@ -149,8 +149,9 @@ async def test_without_a_token_of_ours_there_are_no_tools():
 
         for headers in ({}, {HEADER: forged}):
             async with client(url, {**metadata, "headers": headers}) as session:
-                with pytest.raises(MCPError, match="no session: send the X-NeMo-Gym-Session-Token header"):
-                    await session.call_tool("visit", {"city": "Ulm"})
+                called = await session.call_tool("visit", {"city": "Ulm"})
+                assert called.is_error
+                assert called.content[0].text.startswith("no session: send the X-NeMo-Gym-Session-Token header")
                 with pytest.raises(MCPError, match="no session"):
                     await session.list_tools()
 

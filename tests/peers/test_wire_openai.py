@@ -30,7 +30,7 @@ BODY = {
     "model": "m",
     "object": "response",
     "output": [
-        {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "hm"}], "status": None},
+        {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "hm"}]},
         {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [TEXT]},
         {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "id": "fc"},
         {"type": "web_search_call", "id": "w", "status": "completed", "action": {"type": "search", "query": "q"}},

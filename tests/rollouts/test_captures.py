@@ -14,7 +14,13 @@ JOB = Job.of({"_ng_task_index": 3, "_ng_rollout_index": 1, "agent_ref": {"name":
 
 def call(name):
     return ModelCallRecord(
-        model_call_id=name, dialect="responses", started_at=0, completed_at=1, latency_ms=1, response={"id": "r"}
+        call_index=0,
+        model_call_id=name,
+        dialect="responses",
+        started_at=0,
+        completed_at=1,
+        latency_ms=1,
+        response={"id": "r"},
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from nemo_gym.errors import AgentFailed, DeadlineExceeded, ServerUnreachable
+from nemo_gym.errors import AgentFailed, DeadlineExceeded, IncompleteReply, ServerUnreachable
 from nemo_gym.rollouts.collect import AttemptRules, RolloutRetryPolicy, StopCondition, collect
 from nemo_gym.rollouts.outcome import CancelledRollout, FailedRollout, Job, ScoredRollout, ScoringRule, outcome_record
 from nemo_gym.serve.process_status import Crash, RunningHandler
@@ -319,14 +319,18 @@ async def test_every_outcome_says_how_long_it_took_and_the_answered_ones_where_t
 class Monitor:
     """Knows crashes as the process that runs the servers does."""
 
-    def __init__(self, *crashes, lost=(), blocked=()):
+    def __init__(self, *crashes, lost=(), blocked=(), suspended=()):
         self.crashes = crashes
+        self.suspended = set(suspended)
         self.lost_instances = set(lost)
         self.blocked = set(blocked)
         self.since = []
 
     def blocking_handler(self, instance):
         return self.crashes[0].handler if instance in self.blocked else None
+
+    def is_suspended(self, instance):
+        return instance in self.suspended
 
     async def find_crashes(self, instance, since):
         assert instance == "env"
@@ -399,6 +403,68 @@ async def test_only_the_rollout_whose_request_crashed_its_server_counts_the_atte
     )
 
 
+@pytest.mark.parametrize(
+    ("crashes", "kind", "sends"),
+    [([], "agent_error", 1), ([(0, 0)], "server_died", 1), ([(7, 0)], "scored", 2)],
+)
+async def test_an_answer_that_breaks_off_with_the_crash_of_its_process_is_a_lost_server(crashes, kind, sends):
+    """Only the crash shows that the handler did not fail itself; an innocent rollout must be sent again."""
+    outcomes, sent = [], []
+
+    async def send(job):
+        sent.append(job)
+        if len(sent) == 1:
+            raise IncompleteReply("the answer to /verify breaks off", where="env", path="/verify")
+        return {"reward": 1.0, **SAID}
+
+    monitor = Monitor(*(crash_of(rollout=rollout) for rollout in crashes))
+    await collect(jobs_of(1), send, [outcomes.append], rules=AttemptRules(needed_servers=NEEDED, monitor=monitor))
+
+    assert len(sent) == sends
+    [outcome] = outcomes
+    assert ("scored" if isinstance(outcome, ScoredRollout) else outcome.failure.kind) == kind
+
+
+class CrashingServer(Monitor):
+    """A server that the rollouts of some tasks end; every rollout in flight is lost with it."""
+
+    def __init__(self, poisoned, pause=0.001):
+        super().__init__()
+        self.poisoned, self.pause = poisoned, pause
+        self.lives = [asyncio.Event()]
+        self.ends = []
+
+    async def send(self, job):
+        life = self.lives[-1]
+        if job.key.task in self.poisoned:
+            await asyncio.sleep(self.pause)
+            if not life.is_set():
+                self.ends.append((time.monotonic(), crash_of(rollout=job.key.rollout_id)))
+                life.set()
+                self.lives.append(asyncio.Event())
+        try:
+            async with asyncio.timeout(2 * self.pause):
+                await life.wait()
+        except TimeoutError:
+            return {"reward": 1.0, **SAID}
+        raise ServerUnreachable("ended before it answered", where="env")
+
+    async def find_crashes(self, instance, since):
+        return [crash for at, crash in self.ends if at >= since]
+
+
+async def test_innocent_rollouts_are_scored_although_many_others_end_their_server():
+    """With all rows in flight, every crash costs all of them; they were sent again together until none was left."""
+    stored, server = [], CrashingServer(poisoned=range(0, 60, 4), pause=0.02)
+    rules = AttemptRules(needed_servers=NEEDED, monitor=server)
+
+    await collect(jobs_of(60), server.send, [], store=stored.append, rules=rules, concurrency=60)
+
+    scored = {outcome.job.key.task for outcome in stored if isinstance(outcome, ScoredRollout)}
+    assert scored == set(range(60)) - set(server.poisoned)
+    assert len(server.ends) <= len(server.poisoned)  # two may end one process
+
+
 async def test_a_rollout_is_innocent_if_a_server_it_does_not_use_ended_the_process_of_one_that_it_uses():
     """Its agent, in another process, can name only the server that it called."""
     stored = []
@@ -434,6 +500,21 @@ async def test_a_timeout_at_a_blocked_server_counts_only_for_the_rollout_that_bl
     assert isinstance(outcomes[0], ScoredRollout) == (sends == 2)
     assert len(monitor.since) == sends - 1  # only an innocent rollout waits for the end of the blocked process
     assert all(since >= times[0] for since in monitor.since)  # an earlier crash did not cause the timeout
+
+
+@pytest.mark.parametrize(("suspended", "culprit"), [((), "a"), (["env"], "env"), (["a", "env"], "a"), (["other"], "a")])
+async def test_a_timeout_of_the_agent_names_the_suspended_server_that_it_waits_for(suspended, culprit):
+    """On a busy machine the deadline of the agent passes first; the user would look into the wrong log."""
+    outcomes = []
+
+    async def send(job):
+        raise DeadlineExceeded("not answered within 8 s", where="a")
+
+    rules = AttemptRules(needed_servers=NEEDED, monitor=Monitor(suspended=suspended))
+    await collect(jobs_of(1), send, [outcomes.append], rules=rules)
+
+    [outcome] = outcomes
+    assert (outcome.failure.kind, outcome.failure.server) == ("timeout", culprit)
 
 
 async def test_a_rollout_that_waits_for_the_report_of_a_crash_can_be_interrupted():
@@ -500,7 +581,7 @@ async def test_a_rollout_whose_request_was_cancelled_by_another_one_is_run_again
 @pytest.mark.parametrize(("lost", "crashes", "is_counted"), [
     ((), [crash_of(rollout=(5, 0))], False), ((), [crash_of("other")], False), ((), [crash_of(rollout=(0, 0))], True),
     (["env"], [crash_of(rollout=(5, 0))], False), (["env"], [crash_of(rollout=(0, 0))], True), (["env"], [], False),
-    ((), [], True), (["other"], [], True),
+    ((), [], True), (["other"], [], True), (["env"], [crash_of()], False), (["env"], [Crash("it was killed")], False),
 ])  # fmt: skip
 async def test_a_failure_is_counted_only_if_the_request_of_the_rollout_may_have_ended_the_server(
     lost, crashes, is_counted

@@ -195,3 +195,11 @@ def test_the_record_has_its_attempt():
     assert again.row["_ng_attempt_index"] == 2
     assert outcome_record(ScoredRollout(again, {"reward": 1}))["_ng_attempt_index"] == 2
     assert "_ng_attempt_index" not in JOB.with_attempt(0).row
+
+
+@pytest.mark.parametrize(("role", "kind"), [(None, ScoredRollout), ("", ScoredRollout), ("user", FailedRollout)])
+def test_a_message_without_a_role_is_model_output(role, kind):
+    """Some engines write `role: null`; their scored rollouts failed as if no model call had succeeded."""
+    response = {"output": [{"type": "message", "role": role, "content": []}]}
+
+    assert isinstance(classify_result(JOB, {"reward": 0.5, "response": response}), kind)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.prompt import PromptConfig, apply_prompt_to_row
 from nemo_gym.rollouts.plan import (
+    AgentNames,
     InputRowsError,
     PlanOptions,
     added_repeats,
@@ -109,6 +110,19 @@ def test_rows_without_an_agent_are_listed_by_line():
     assert isinstance(caught.value, ConfigError)
     assert "rows.jsonl" in str(caught.value)
     assert "lines 2, 4: " in str(caught.value)
+
+
+def test_rows_without_an_agent_go_to_the_only_one():
+    """A user's row needs nothing but its question if there is no choice."""
+    (job,) = plan_rows(row(None), agents=AgentNames(["solo"]))
+
+    assert job.agent == "solo"
+
+
+def test_with_several_agents_the_flag_that_chooses_one_is_named():
+    """A guess would give the rows to another environment."""
+    with pytest.raises(InputRowsError, match="use --agent NAME: one of math, quiz"):
+        plan_rows(row(None), agents=AgentNames(["quiz", "math"]))
 
 
 def test_a_thousand_bad_rows_make_a_short_message():

@@ -406,6 +406,8 @@ async def test_the_error_names_the_reason_and_the_key_to_fix():
     )
     del config["my_key"]
     assert "fix m.openai_api_key and" in str(endpoint_refused(failure, config, ""))
+    unknown = Failure("model_refused", "model", "no such parameter", "m", refusal_status=400)
+    assert "if the message is about the content of the rows, correct them" in str(endpoint_refused(unknown, config, ""))
     assert "fix the configuration of x and" in str(
         endpoint_refused(Failure("model_refused", "model", "no", "x", refusal_status=410), config, "")
     )
@@ -418,7 +420,7 @@ async def test_the_error_names_the_reason_and_the_key_to_fix():
         ("forbidden", "(402: forbidden)"),
         ('say "please"', '(402: say "please")'),
         ("", "(402)"),
-        ('{"detail": "no \\"money\\""}', '(402: no \\"money\\")'),
+        ('{"detail": "no \\"money\\""}', '(402: no "money")'),
     ],
 )
 async def test_the_reason_is_the_text_of_the_endpoint(body, expected):
@@ -441,8 +443,8 @@ async def test_a_redirect_to_a_page_is_a_refusal():
     assert len(failed) <= 4 + ENOUGH_REFUSALS
     assert all(not outcome.failure.is_counted for outcome in failed)
     assert str(endpoint_refused(stop.refusal, {"m": {"responses_api_models": block}}, "2 scored")) == (
-        "m: the endpoint redirects the requests to another page (303: /run of a answered 500: it redirects to "
-        "/sign-in): 2 scored\n  try: fix m.openai_base_url and run the same command with --resume"
+        "m: the endpoint redirects the requests to another page (303: it redirects to /sign-in)"
+        ": 2 scored\n  try: fix m.openai_base_url and run the same command with --resume"
     )
 
 

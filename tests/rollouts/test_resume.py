@@ -17,6 +17,7 @@ from nemo_gym.journal import StoreError
 from nemo_gym.rollouts.outcome import FailedRollout, Failure, ScoredRollout
 from nemo_gym.rollouts.plan import PlanOptions
 from nemo_gym.rollouts.resume import CollectionRequest, ResumeRefused, check_request, prepare_run, prepare_run_in_thread
+from nemo_gym.rollouts.row_selection import RowSelection
 from nemo_gym.rollouts.run_identity import Identity, check_planned_rows
 from nemo_gym.rollouts.store import RolloutStore
 
@@ -37,7 +38,7 @@ def request_of(tmp_path):
         return CollectionRequest(
             source=source,
             source_name="in.jsonl",
-            limit=None,
+            selection=RowSelection(),
             options=PlanOptions(repeats=repeats),
             identity=Identity(rows="", plan={"limit": None}, repeats=repeats, servers={}, code={"nemo-gym": code}),
             **changes,

@@ -139,6 +139,10 @@ def test_a_resumed_run_does_what_is_missing_and_counts_attempts(tmp_path):
     assert keys(store.unfinished_jobs(history, max_attempts=3)) == ["5-0", "1-0-a1"]
     assert (store.planned_count(), len(history.finished), history.count_given_up(3)) == (6, 2, 2)
     assert history.tokens == 5
+    with store:
+        history = store.history(retry_terminal=True)
+    # The report suggests `--max-attempts 4 --resume` for given-up rollouts; once that ran nothing.
+    assert keys(store.unfinished_jobs(history, max_attempts=4)) == ["5-0", "1-0-a1", "3-0-a1", "2-0-a3"]
 
 
 def test_added_rows_come_after_the_others_and_only_once(tmp_path):

@@ -1,6 +1,7 @@
 """Observations of the agent joined with captured model calls."""
 
 from nemo_gym.rollouts.capture_join import build_trajectory
+from nemo_gym.wire.observations import OWNERSHIP_GAP
 
 RECORD = {
     "_ng_task_index": 3,
@@ -10,7 +11,7 @@ RECORD = {
         "source": "agent",
         "records": [
             {"kind": "agent_invocation", "invocation_id": "i", "model_calls": [{"model_call_id": "m1"}]},
-            {"kind": "tool_call", "tool_call_id": "c1", "invocation_id": "i", "name": "add"},
+            {"kind": "tool_call", "tool_call_id": "c1", "invocation_id": "i", "tool_name": "add"},
         ],
         "gaps": [{"code": "lost", "detail": "a turn"}],
     },
@@ -31,13 +32,11 @@ def test_a_rollout_is_shown_turn_by_turn():
 
     assert trajectory is not None
     assert (trajectory.task_id, trajectory.rollout_id) == ("3", "3-1")
-    assert [(turn.turn_index, turn.model_call_id, turn.tool_call_ids) for turn in trajectory.turns] == [
-        (0, "m1", ["c1"]),
-        (1, "m2", []),
-    ]
-    assert trajectory.turns[0].invocation_id == "i"
+    calls = [(turn.turn_no, turn.invocation_id, turn.model_calls[0].model_call_id) for turn in trajectory.turns]
+    assert calls == [(1, "i", "m1"), (2, None, "m2")]
+    assert [call.response_metadata.response_id for call in trajectory.model_calls] == ["r1", "r2"]
     assert trajectory.tool_calls[0].output == "42"
-    assert {gap.code for gap in trajectory.gaps} == {"lost", "capture_incomplete", "model_call_unclaimed"}
+    assert {gap.code for gap in trajectory.gaps} == {"lost", "capture_incomplete", OWNERSHIP_GAP}
 
 
 def test_nothing_observed_is_no_trajectory():
@@ -51,7 +50,7 @@ def test_captured_calls_alone_make_a_trajectory():
 
     assert trajectory is not None
     assert len(trajectory.turns) == 2
-    assert "model_call_unclaimed" not in {gap.code for gap in trajectory.gaps}
+    assert OWNERSHIP_GAP not in {gap.code for gap in trajectory.gaps}
 
 
 def test_observations_that_cannot_be_read_are_a_gap_not_an_error():

@@ -1,6 +1,8 @@
 """The sandbox API on a provider in memory."""
 
 import contextlib
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -24,6 +26,9 @@ from nemo_gym.sandbox import (
     register_provider,
 )
 from nemo_gym.sandbox.providers import registry
+from nemo_gym.sandbox.providers.apptainer import ApptainerProvider
+from nemo_gym.sandbox.providers.docker import DockerProvider
+from nemo_gym.sandbox.utils import CPU_CAP_ENV_VARS, cpu_cap_env
 
 
 class Memory(SandboxProvider):
@@ -44,10 +49,10 @@ class Memory(SandboxProvider):
     async def exec(self, handle, command, *, cwd=None, env=None, timeout_s=180, user=None):
         return SandboxExecResult(stdout=f"{self.greeting} {command} {timeout_s} {user}")
 
-    async def upload(self, handle, source, target):
+    async def upload_file(self, handle, source, target):
         raise SandboxError("read-only")
 
-    async def download(self, handle, source, target):
+    async def download_file(self, handle, source, target):
         raise SandboxError("empty")
 
     async def status(self, handle):
@@ -77,9 +82,102 @@ async def test_a_sandbox_lives_as_long_as_its_with_block():
 
     assert provider.open == {}
     assert await sandbox.status() is SandboxStatus.STOPPED
-    assert not provider.closed, "a provider that was passed in belongs to its owner"
+    assert provider.closed
     with pytest.raises(SandboxError, match="not started"):
         await sandbox.exec("ls")
+
+
+@pytest.mark.asyncio
+async def test_a_shared_provider_stays_open():
+    """Many sandboxes may use one connection to an engine; its creator closes it."""
+    provider = Memory()
+
+    async with AsyncSandbox(provider, SandboxSpec(), owns_provider=False):
+        pass
+
+    assert not provider.closed
+
+
+class Duck:
+    """A provider of another author: the methods, without our base class."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    async def create(self, spec):
+        self.calls.append(f"create {spec.image} {spec.ports}")
+        return SandboxHandle("d", "duck")
+
+    async def upload_file(self, handle, source, target):
+        self.calls.append(f"upload {source.read_text()} to {target}")
+
+    async def close(self, handle):
+        self.calls.append("close")
+
+    async def aclose(self):
+        self.calls.append("aclose")
+
+
+@pytest.mark.asyncio
+async def test_an_object_with_the_methods_of_a_provider_is_one(tmp_path):
+    """Folders test their agents with small provider classes; `async with` then waits for `start(spec)`."""
+    provider = Duck()
+    (tmp_path / "task").write_text("task")
+
+    async with AsyncSandbox(provider) as sandbox:
+        assert provider.calls == []
+        await sandbox.start(SandboxSpec(image="i", files={"/t": tmp_path / "task", "/n": "note"}, ports=[80]))
+
+    assert provider.calls == ["create i (80,)", "upload task to /t", "upload note to /n", "close", "aclose"]
+
+
+@pytest.mark.asyncio
+async def test_start_inside_a_block_that_started_the_sandbox_is_accepted_once():
+    """Code for NeMo Gym enters the block first and then starts; ours starts with the block."""
+    provider = Memory()
+
+    async with AsyncSandbox(provider, SandboxSpec(image="a")) as sandbox:
+        assert await sandbox.start() is sandbox
+        assert len(provider.open) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_failed_stop_can_be_repeated():
+    """A sandbox that is not removed costs money, so the caller tries again."""
+    provider = Duck()
+    sandbox = await AsyncSandbox(provider, SandboxSpec()).start()
+    provider.close = fail_once(provider.close)
+
+    with pytest.raises(OSError, match="busy"):
+        await sandbox.stop()
+    await sandbox.stop()
+
+    assert provider.calls[-2:] == ["close", "aclose"]
+
+
+def fail_once(method):
+    outcomes = iter([OSError("busy")])
+
+    async def call(*arguments):
+        for error in outcomes:
+            raise error
+        return await method(*arguments)
+
+    return call
+
+
+def test_a_forgotten_blocking_sandbox_does_not_keep_the_process_alive(tmp_path):
+    """A test that fails before `stop` must not hang the whole suite."""
+    script = """if True:
+        from nemo_gym.sandbox import Sandbox, SandboxHandle, SandboxSpec
+        class Duck:
+            async def create(self, spec): return SandboxHandle("d", "duck")
+        Sandbox(Duck(), SandboxSpec()).start()
+    """
+
+    done = subprocess.run([sys.executable, "-c", script], timeout=60, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.asyncio
@@ -108,7 +206,7 @@ async def test_a_sandbox_has_attribution_metadata(monkeypatch):
     assert made.metadata["team"] == "red"
     assert made.metadata["run"] == "mine"
     assert spec.metadata == {"run": "mine"}, "the caller's spec is not changed"
-    assert sandbox.spec is not spec
+    assert sandbox.spec is spec
 
 
 @pytest.mark.asyncio
@@ -136,7 +234,7 @@ async def test_unsupported_operations_have_an_error_type():
 async def test_connect_refuses_a_sandbox_of_another_provider():
     """Its id means nothing to this engine."""
     with pytest.raises(SandboxError, match="belongs to docker, not memory"):
-        await AsyncSandbox.connect(Memory(), {"provider_name": "docker", "sandbox_id": "0"})
+        await AsyncSandbox.connect({"provider_name": "docker", "sandbox_id": "0"}, provider=Memory())
 
 
 @pytest.mark.parametrize("sandbox_id", ["0", "unknown"])
@@ -147,7 +245,7 @@ def test_a_connected_blocking_sandbox_closes_the_provider_it_created(monkeypatch
     monkeypatch.setitem(registry._registered, "memory", lambda: provider)
 
     with contextlib.suppress(SandboxError):
-        Sandbox.connect({"memory": {}}, {"provider_name": "memory", "sandbox_id": sandbox_id}).stop()
+        Sandbox.connect({"provider_name": "memory", "sandbox_id": sandbox_id}, provider={"memory": {}}).stop()
 
     assert provider.closed
 
@@ -169,7 +267,7 @@ def test_the_blocking_sandbox_ends_its_thread():
     with Sandbox(provider, SandboxSpec()) as sandbox:
         assert sandbox.exec("ls").stdout == "hi ls 180.0 None"
         assert sandbox.status() is SandboxStatus.RUNNING
-        again = Sandbox.connect(provider, sandbox.serialize())
+        again = Sandbox.connect(sandbox.serialize(), provider=provider, owns_provider=False)
         assert again.sandbox_id == sandbox.sandbox_id
         again.stop()
         with pytest.raises(SandboxError, match="read-only"):
@@ -227,6 +325,47 @@ def test_an_unknown_provider_or_argument_is_a_configuration_error():
         create_provider({"docker": {"binry": "x"}})
     with pytest.raises(ConfigError, match="expected one sandbox provider, found 2"):
         create_provider({"docker": {}, "apptainer": {}})
+
+
+@pytest.mark.parametrize("name", ["opensandbox", "daytona", "e2b", "ecs_fargate", "enroot", "openshell"])
+def test_a_known_engine_that_is_not_here_says_what_it_needs(name):
+    """Configurations for NeMo Gym name these engines; "unknown" would send their users searching for a typing error."""
+    assert issubclass(get_provider_class(name), SandboxProvider)
+    with pytest.raises(ConfigError, match=f"{name}' is not available here: it needs"):
+        create_provider({name: {"create": {}}})
+
+
+def test_resources_come_from_configurations():
+    """YAML and the command line give numbers as text."""
+    assert SandboxResources.from_mapping({"cpu": "2", "memory_mib": "512"}) == SandboxResources(cpu=2.0, memory_mib=512)
+    assert SandboxResources.from_mapping(None) == SandboxResources()
+    with pytest.raises(ValueError, match=r"^Unknown sandbox resource keys: ram"):
+        SandboxResources.from_mapping({"ram": 1})
+
+
+def test_programs_are_limited_to_the_processors_of_their_sandbox():
+    """A build on a machine with 200 processors starts 200 compilers in a container that may use two."""
+    assert cpu_cap_env(None) == {}
+    assert set(cpu_cap_env(2.7)) == set(CPU_CAP_ENV_VARS)
+    assert cpu_cap_env(0.5)["OMP_NUM_THREADS"] == "1"
+
+
+def test_engines_take_the_blocks_of_existing_configurations(caplog):
+    """Unknown keys of another version are reported, not fatal."""
+    exec_block = {"default_timeout_s": 7, "default_binds": ["/d"], "extra_exec_args": ["--nv"], "concurrency": 3}
+    provider = ApptainerProvider(
+        exec=exec_block, create={"start_timeout_s": 9, "extra_start_args": ["--x"]}, probe={}, bin_path="/no/apptainer"
+    )
+    docker = DockerProvider(
+        exec=exec_block, create={"extra_run_args": ["--y"], "new_option": 1}, probe={"command": "x"}
+    )
+
+    assert (provider.binary, provider.binds, provider.start_timeout_s) == ("/no/apptainer", ["/d"], 9)
+    assert provider.start_arguments[-1] == "--x"
+    assert docker.create_config.arguments()[-1] == "--y"
+    assert "sandbox docker.create: these keys have no effect here: new_option" in caplog.text
+    with pytest.raises(ConfigError, match="netwrok"):  # a misspelled limit would be no limit
+        DockerProvider(create={"netwrok": "none"})
 
 
 def test_a_spec_accepts_resource_mappings_and_refuses_times_below_zero():

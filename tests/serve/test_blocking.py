@@ -8,6 +8,7 @@ from contextvars import ContextVar
 import pytest
 
 from nemo_gym.errors import DeadlineExceeded
+from nemo_gym.serve import blocking
 from nemo_gym.serve.blocking import run_blocking
 from nemo_gym.transport import deadlines
 
@@ -72,3 +73,23 @@ async def test_a_timeout_of_the_function_itself_is_passed_on() -> None:
 
     with pytest.raises(TimeoutError, match="the socket"):
         await run_blocking(fail, timeout=5)
+
+
+async def test_functions_that_never_end_cannot_use_up_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hanging tool left one thread for every call, until the machine had none; further calls must say why."""
+    monkeypatch.setattr(blocking, "MAX_THREADS", 3)
+    released = threading.Event()
+    try:
+        hanging = [run_blocking(released.wait, 30, timeout=0.05) for _ in range(3)]
+        assert [type(one) for one in await asyncio.gather(*hanging, return_exceptions=True)] == [DeadlineExceeded] * 3
+        before = threading.active_count()
+        with pytest.raises(DeadlineExceeded, match="was not started: 3 blocking functions still run"):
+            await run_blocking(sorted, [], timeout=0.05)
+        assert threading.active_count() == before
+        waiting = asyncio.create_task(run_blocking(sorted, [2, 1], timeout=10))
+        await asyncio.sleep(0)
+    finally:
+        released.set()
+
+    assert await waiting == [1, 2]  # it waits for a free thread, and others follow
+    assert await asyncio.gather(*(run_blocking(abs, -n) for n in range(20))) == list(range(20))

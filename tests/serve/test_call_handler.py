@@ -679,7 +679,7 @@ async def test_an_abandoned_coroutine_is_closed() -> None:
         finally:
             closed.append(True)
 
-    steps = run_handler(inner(), NO_LABEL, Context()).__await__()
+    steps = run_handler(inner(), NO_LABEL, Context())
     next(steps)
     steps.close()
 

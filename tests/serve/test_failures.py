@@ -32,6 +32,7 @@ def inner_error(content: bytes, **headers: str) -> ClientResponseError:
 def client_raising(error: BaseException, **options) -> TestClient:
     app = create_app()
 
+    @app.post("/verify")
     @app.post("/run")
     async def run(request: Request) -> None:
         raise error
@@ -77,6 +78,19 @@ def test_the_first_who_failed_is_named_through_every_hop():
         "policy_model"
     )
     assert client_raising(EnvFailed("bad")).post("/run").headers[FAILED_HEADER] == "my_agent"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "server", "upstream"), [("/run", 422, "env", "422"), ("/verify", 500, "my_agent", None)]
+)
+def test_only_who_passes_the_row_on_answers_that_the_row_is_refused(path, status, server, upstream):
+    """The verifier makes the request to its judge; a malformed one is its mistake, and the row may be run again."""
+    refused = inner_error(b"{}", **{FAILED_HEADER: "env"})
+    refused.status = 422
+    answer = client_raising(refused).post(path)
+
+    assert answer.status_code == status
+    assert (answer.headers[FAILED_HEADER], answer.headers.get(UPSTREAM_STATUS_HEADER)) == (server, upstream)
 
 
 def test_a_passed_deadline_is_504():

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.serve import webserver
+from nemo_gym.transport.http_sessions import raise_open_files_limit
 
 
 def test_uvicorn_is_told_what_the_configuration_says():
@@ -59,10 +60,10 @@ def test_the_open_files_limit_is_raised_but_never_lowered():
     """Every open call needs a descriptor; a lower limit than before would fail large runs."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
 
-    webserver.raise_open_files_limit(limit=16)
+    raise_open_files_limit(limit=16)
 
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
-    webserver.raise_open_files_limit(limit=10**9)
+    raise_open_files_limit(limit=10**9)
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= before[0]
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 

@@ -176,7 +176,7 @@ def final_response(response_id: str, output: list[Json]) -> Json:
 
 
 class CaptureWorld:
-    def __init__(self, engine: Engine, config: Json, agent: HabitAgent, model: VLLMModel, client: ServerClient) -> None:
+    def __init__(self, engine: Any, config: Json, agent: HabitAgent, model: VLLMModel, client: ServerClient) -> None:
         self.engine, self.config, self.agent, self.model, self.client = engine, config, agent, model, client
 
     def helper(self) -> RolloutCollectionHelper:
@@ -201,13 +201,13 @@ class CaptureWorld:
 async def capture_world(
     tokens: Json | None,
     habit: Callable[[HabitAgent, Json], Awaitable[Json]],
-    engine: Engine | None = None,
+    engine: Any = None,
     **model_settings: Any,
 ) -> AsyncIterator[CaptureWorld]:
-    """Run engine, model server and agent; `tokens` is the block `token_id_capture`."""
+    """Run engine (an `Engine` unless given), model server and agent; `tokens` is the block `token_id_capture`."""
     engine = engine or Engine()
     app = web.Application()
-    app.router.add_post("/v1/chat/completions", engine.handle)
+    app.router.add_post("/{path:.*}", engine.handle)
     config: Json = {
         "head_server": {"host": "127.0.0.1", "port": 31000},
         "agent": {"responses_api_agents": {"mine": {"entrypoint": "app.py", "host": "127.0.0.1", "port": AGENT_PORT}}},

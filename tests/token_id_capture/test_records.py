@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from nemo_gym.token_id_capture.conformance import ConformanceError, run_conformance
 from nemo_gym.token_id_capture.fingerprint import assistant_fingerprint, conversation_digest, request_items
 from nemo_gym.token_id_capture.lineage import (
+    CachedCall,
     InMemoryLineageStore,
     LineageEntry,
     RolloutLineage,
@@ -258,7 +259,7 @@ async def test_the_memory_store_forgets_the_oldest_rollouts() -> None:
         "fingerprint_version": 2,
     }
     for rollout in ("r1", "r2", "r3"):
-        store.observe(entry("c", **{**fields, "rollout_id": rollout}))
+        store.observe(rollout, LineageEntry.of(entry("c", **fields)), CachedCall.of([1, 2, 3], [-0.5]))
     statuses = [(await store.resolve(rollout, [USER, reply("yes")])).status.value for rollout in ("r1", "r2", "r3")]
 
     assert statuses == ["unresolved", "resolved", "resolved"]
@@ -363,7 +364,7 @@ async def test_a_rollout_that_starts_again_is_not_mixed_with_its_remains(tmp_pat
     for call in ("first", "second"):
         store.clear(["r"])
         stored = entry(call, **fields)
-        lineage.observe(stored, await store.put(stored))
+        lineage.observe("r", LineageEntry.of(stored, await store.put(stored)), CachedCall.of([1, 2, 3], [-0.5]))
         resolution = await lineage.resolve("r", [USER, reply("yes")])
         assert resolution.match is not None
         assert resolution.match.model_call_id == call

@@ -16,6 +16,11 @@ async def engine():
         calls.append(f"{request.method} {request.path_qs}")
         if request.path == "/update_weight_version":
             state["weight_version"] = (await request.json())["new_version"]
+        if request.path == "/metrics":
+            lines = ["# HELP vllm:generation_tokens_total Number of generation tokens processed."]
+            lines += [f'vllm:generation_tokens_total{{engine="{n}",model_name="m"}} {n + 1}5.0' for n in range(2)]
+            lines += ['vllm:prompt_tokens_total{engine="0"} 999.0', "vllm:generation_tokens_created 1.7e+09"]
+            return web.Response(text="\n".join(lines) + "\n")
         if request.path == "/resume" and state["weight_version"] == "13":
             return web.json_response({"error": "busy"}, status=500)
         return web.json_response(state)
@@ -41,6 +46,13 @@ async def test_vllm_is_paused_versioned_and_resumed(engine):
 
     assert await policy.version() == 3
     assert calls[1:4] == ["POST /pause?mode=keep", "POST /update_weight_version", "POST /resume"]
+
+
+async def test_the_tokens_of_all_engines_of_a_server_are_counted(engine):
+    """A server with several engines has one line for each; a server without metrics reports no number."""
+    assert await Policy.vllm(engine[0], "m").tokens_generated() == 40
+    assert await Policy.vllm("http://127.0.0.1:9/v1", "m").tokens_generated() is None
+    assert await Policy.endpoint(engine[0], "m").tokens_generated() is None
 
 
 async def test_an_engine_that_refuses_is_named(engine):

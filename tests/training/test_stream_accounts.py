@@ -71,6 +71,68 @@ async def test_a_group_that_has_enough_ends_although_no_more_may_be_started():
     assert (len(group.usable), group.left_out) == (3, {"not started": 1})
 
 
+@pytest.mark.parametrize(("batch_size", "need", "group_size"), [(5, 3, 3), (5, 3, 4), (4, 3, 3), (7, 2, 4)])
+async def test_a_batch_that_ends_within_a_group_gets_the_whole_group(batch_size, need, group_size):
+    """The trainer updates after `batch_size` rollouts; a group that waits for that update would never end."""
+    gym = ManualGym(batch_size=batch_size, max_staleness=0)
+
+    async def end_all():
+        for count in range(1, 1000):
+            await gym.wait_for_starts(count)
+            rollout = list(gym.ends)[count - 1]
+            if not gym.ends[rollout].done():
+                await gym.end(rollout)
+
+    async with gym.groups(({} for _ in range(100)), group_size, need=need) as groups:
+        ending = asyncio.create_task(end_all())
+        async with asyncio.timeout(10):
+            for version in range(1, 4):
+                batch = 0
+                while batch < batch_size:
+                    batch += len((await anext(groups)).usable)
+                async with gym.weights(version):
+                    pass
+        ending.cancel()
+        await asyncio.wait({ending})
+
+
+class CountingPolicy(Policy):
+    """An engine that reports how many tokens it has generated."""
+
+    generated = 100
+
+    async def tokens_generated(self):
+        return self.generated
+
+
+async def test_tokens_of_a_cancelled_call_are_counted_by_the_engine():
+    """No answer reports them, but a trainer pays for them: the law has no exception for calls in flight."""
+    policy = CountingPolicy("http://127.0.0.1:1/v1", "m")
+    gym = ManualGym(policy=policy, tokens_before=100)
+    stream = gym.stream([{}, {}])
+    await gym.wait_for_starts(2)
+    await gym.end("0-0")
+    policy.generated += TOKENS + 40  # one rollout is complete, the other is in the middle of a call
+    assert (await gym.token_account()).left_out == {
+        "not delivered yet, or in calls that were cancelled or failed": TOKENS + 40
+    }
+    await anext(stream)
+    await gym.cancel("1-0")
+    cancelled = await anext(stream)
+    await stream.aclose()
+
+    assert cancelled.outcome == "cancelled"
+    account = await gym.token_account()
+    assert (account.generated, account.delivered) == (TOKENS + 40, TOKENS)
+    assert account.left_out == {"in calls that were cancelled or failed": 40}
+
+
+async def test_an_engine_without_a_counter_says_so():
+    """A zero would claim that nothing was lost."""
+    gym = ManualGym(policy=Policy("http://127.0.0.1:1/v1", "m"))
+    assert (await gym.token_account()).generated is None
+
+
 async def test_a_group_that_can_never_be_complete_is_refused():
     """It would wait for an update that the trainer makes only with the group."""
     gym = ManualGym(batch_size=3, max_staleness=1)

@@ -185,6 +185,9 @@ def test_repeats_of_a_task_stand_side_by_side(index: RunDatabase) -> None:
 
 def test_a_folder_gives_its_runs_and_a_wrong_path_is_an_error(index: RunDatabase, tmp_path: Path) -> None:
     """Users pass the results folder."""
+    index.run.output.with_name(f"{index.run.output.stem}_reward_profiling.jsonl").write_text("{}\n")
+    (index.run.output.parent / "preprocessed_datasets").mkdir()
+    (index.run.output.parent / "preprocessed_datasets" / "train.jsonl").write_text("{}\n")
     assert find_runs([index.run.output.parent]) == [index.run]
     assert find_runs([index.run.failures]) == [index.run]
     assert find_runs([index.run.output, index.run.output]) == [index.run]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from nemo_gym.metrics.intervals import ClusteredMean
 from nemo_gym.view.database import RunDatabase
 from nemo_gym.view.summary import compare_runs, summarize
 from tests.view.records import failure, record, timed_record
@@ -58,7 +59,24 @@ def test_repeats_of_one_task_do_not_make_it_surer(index_of: Make) -> None:
         *[record(task, repeat, float(task % 2)) for task in range(10) for repeat in range(10)], name="often"
     )
 
-    assert summarize(often)["reward"]["half_width_95"] == pytest.approx(summarize(once)["reward"]["half_width_95"])
+    assert summarize(often)["reward"]["interval_95"] == pytest.approx(summarize(once)["reward"]["interval_95"])
+
+
+def test_the_viewer_reports_the_interval_of_the_evaluation(index_of: Make) -> None:
+    """One file must not have two intervals, depending on the command that shows it."""
+    rewards = [(task, float(task > 0)) for task in range(20)]
+    mean = ClusteredMean(rewards).mean()
+
+    shown = summarize(index_of(*[record(task, 0, reward) for task, reward in rewards]))["reward"]
+
+    assert mean is not None and shown["interval_95"] == pytest.approx([mean.low, mean.high])
+
+
+def test_partial_rewards_have_no_pass_at_k(index_of: Make) -> None:
+    """A reward of 0.5 is neither a pass nor a fail: pass@1 = 0 beside a mean of 0.5 would be wrong."""
+    summary = summarize(index_of(*[record(task, 0, 0.5) for task in range(3)]))
+
+    assert (summary["pass_at_k"], summary["reward"]["interval_95"]) == ([], None)
 
 
 def test_a_run_without_scores_can_be_viewed(index_of: Make) -> None:

@@ -27,7 +27,7 @@ def test_a_run_is_printed_as_a_table(tmp_path: Path, capsys: pytest.CaptureFixtu
 
     text = print_view(capsys, str(output))
 
-    assert "mean reward  0.5000" in text
+    assert "mean reward  0.5 " in text
     assert "failed: timeout" in text
     assert "too slow" in text
     assert "What is" not in print_view(capsys, str(output), "--failed")

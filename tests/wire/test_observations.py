@@ -3,6 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
+from nemo_gym.capture.record import ModelCallRecord
 from nemo_gym.rollout_observability import (
     AgentEpisode,
     AgentInvocation,
@@ -29,9 +30,9 @@ def test_records_are_reported_apart_by_kind_and_come_back_from_json():
         source="my_agent",
         records=[
             invocation("main", None, ModelCallRef(model_call_id="c1")),
-            ToolCallObservation(tool_call_id="t", name="add", arguments={"a": 1}),
-            SandboxObservation(sandbox_id="s", provider="docker"),
-            ContextCompactionObservation(compaction_id="k", tokens_before=10, tokens_after=2),
+            ToolCallObservation(invocation_id="main", tool_call_id="t", tool_name="add"),
+            SandboxObservation(role="agent", sandbox_id="s", provider="docker"),
+            ContextCompactionObservation(invocation_id="main", tokens_before=10, tokens_after=2),
         ],
         gaps=[ObservationGap(code="log_truncated", invocation_id="main", detail="after 1 MB")],
     )
@@ -56,11 +57,11 @@ def test_a_record_that_says_something_unknown_is_refused(record):
         AgentObservationBundle(source="a", records=[record])
 
 
-def test_two_records_of_a_kind_cannot_share_an_id():
+def test_two_invocations_cannot_share_an_id():
     """A join by id would silently pick one of them."""
     with pytest.raises(ValidationError, match="two agent_invocation records have the id 'a'"):
         AgentObservationBundle(source="a", records=[invocation("a"), invocation("a")])
-    AgentObservationBundle(source="a", records=[invocation("a"), ToolCallObservation(tool_call_id="a")])
+    AgentObservationBundle(source="a", records=[invocation("a"), ToolCallObservation(invocation_id="a")])
 
 
 @pytest.mark.parametrize("parents", [{"a": "a"}, {"a": "b", "b": "a"}, {"x": None, "a": "b", "b": "c", "c": "a"}])
@@ -84,42 +85,53 @@ def test_a_reference_must_name_a_call(reference):
         ModelCallRef(**reference)
 
 
-def test_captured_calls_get_the_invocation_that_claims_them():
-    """The trajectory answers who asked the model what."""
-    calls = [
-        {"model_call_id": "c1", "model_ref": {"type": "responses_api_models", "name": "policy"}, "latency_ms": 5},
-        {"model_call_id": "c2", "model_ref": "policy", "response": {"id": "resp_2"}, "request": {}},
-        {"model_call_id": "c3", "model_ref": "judge", "dialect": "chat"},
-    ]
+def record(call_id: str, index: int, model: str = "policy", response_id: str | None = None) -> ModelCallRecord:
+    return ModelCallRecord(model_call_id=call_id, call_index=index, model_ref=model, response_id=response_id)
+
+
+def test_references_to_captured_calls_are_completed_and_what_does_not_match_is_a_gap():
+    """The trajectory answers which invocation made which call."""
+    calls = [record("c1", 0), record("c2", 1, response_id="r2"), record("c3", 2, "judge"), record("c4", 3, "m", "twin")]
+    calls += [record("c5", 4, "m", "twin")]
+    conflict = ModelCallRef(model_call_id="c1", model_ref="policy", response_id="r2")
     bundle = AgentObservationBundle(
         source="a",
         records=[
             invocation("main", None, ModelCallRef(model_call_id="c1"), ModelCallRef(model_call_id="lost")),
-            invocation("sub", "main", ModelCallRef(model_ref="policy", response_id="resp_2")),
-            invocation("thief", "main", ModelCallRef(model_call_id="c1")),
+            invocation("sub", "main", ModelCallRef(model_ref="policy", response_id="r2"), conflict),
+            invocation("other", "main", ModelCallRef(model_ref="m", response_id="twin")),
         ],
     )
 
-    joined, gaps = join_model_call_observations([bundle], calls)
+    joined = join_model_call_observations(bundle, calls)
 
-    claims = {call.model_call_id: call.invocation_id for call in joined}
-    assert claims == {"c1": "main", "c2": "sub", "c3": None}
-    assert [(gap.code, gap.invocation_id, gap.detail) for gap in gaps] == [
-        ("model_call_not_captured", "main", "lost"),
-        ("model_call_claimed_twice", "thief", "c1 belongs to main"),
-        ("model_call_unclaimed", None, "c3"),
+    assert joined.invocations()[1].model_calls[0].model_call_id == "c2"
+    assert [(gap.code, gap.invocation_id, gap.detail) for gap in joined.gaps] == [
+        ("model_call_reference_unmatched", "main", "lost"),
+        ("model_call_reference_conflict", "sub", "c1"),
+        ("model_call_reference_ambiguous", "other", "m/twin"),
+        ("model_call_ownership_unavailable", None, "c3, c4, c5"),
     ]
+
+
+def test_a_tool_call_cannot_end_before_it_starts_and_assignments_are_checked():
+    """A wrong clock would give negative durations in every report."""
+    with pytest.raises(ValidationError, match="before started_at"):
+        ToolCallObservation(invocation_id="i", started_at=2.0, completed_at=1.0)
+    call = ToolCallObservation(invocation_id="i", started_at=2.0)
+    with pytest.raises(ValidationError):
+        call.status = "on fire"
 
 
 def test_a_trajectory_has_a_version_and_tool_outputs():
     """Readers of stored trajectories look at the version first."""
-    record = TrajectoryRecord(
+    trajectory = TrajectoryRecord(
         task_id="0",
         rollout_id="0-1",
-        turns=[TrajectoryTurn(turn_index=0, tool_call_ids=["t"])],
-        tool_calls=[TrajectoryToolCall(tool_call_id="t", output={"x": 1})],
+        turns=[TrajectoryTurn(turn_no=1, question="6*7?", answer="42", step_count=0)],
+        tool_calls=[TrajectoryToolCall(invocation_id="i", tool_call_id="t", output={"x": 1})],
     )
 
-    assert record.schema_version == "1.0"
-    assert TrajectoryRecord.model_validate_json(record.model_dump_json()) == record
+    assert trajectory.schema_version == "1.0"
+    assert TrajectoryRecord.model_validate_json(trajectory.model_dump_json()) == trajectory
     assert AgentEpisode(response=None, observations=None).observations is None

@@ -121,7 +121,7 @@ def test_unknown_fields_of_a_provider_survive_at_every_level():
     item = {"type": "message", "id": "m", "role": "assistant", "content": [part], "agent": {"name": "a"}}
     body = {
         **REQUIRED,
-        "output": [item, {"type": "reasoning", "id": "r", "summary": [], "status": "completed"}],
+        "output": [item],
         "tools": [{"type": "function", "name": "f", "parameters": {}, "strict": True, "defer_loading": False}],
         "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []},
         "usage": {
@@ -139,6 +139,39 @@ def test_unknown_fields_of_a_provider_survive_at_every_level():
 
     assert response.model_dump(exclude_unset=True) == body
     assert NeMoGymResponse.model_validate_json(response.model_dump_json(exclude_unset=True)) == response
+
+
+def test_a_reasoning_item_keeps_only_what_endpoints_accept_in_their_input():
+    """Endpoints refuse a reasoning item with a status when it is sent back to them."""
+    item = {"type": "reasoning", "id": "r", "summary": []}
+
+    response = NeMoGymResponse.model_validate({**REQUIRED, "output": [{**item, "status": "completed", "x": 1}]})
+
+    assert response.model_dump(exclude_unset=True)["output"] == [item]
+
+
+def test_tokens_of_a_reasoning_item_keep_what_is_known_about_their_generation():
+    """A trainer reads the weight version beside the tokens."""
+    tokens = {"prompt_token_ids": [1], "generation_token_ids": [2], "generation_log_probs": [-0.5], "weight_version": 3}
+    item = {"type": "reasoning", "id": "r", "summary": [], **tokens}
+
+    response = NeMoGymResponse.model_validate({**REQUIRED, "output": [{**item, "status": "completed"}]})
+
+    assert response.model_dump(exclude_unset=True)["output"] == [item]
+
+
+def test_fields_that_the_api_added_later_read_as_none_and_are_dumped_only_if_set():
+    """Newer folders read `phase` and `namespace`; the tests of older ones compare dumps without them."""
+    call = NeMoGymResponseFunctionToolCall(arguments="{}", call_id="c", name="f")
+    spoken = NeMoGymResponseOutputMessage(id="m", content=[], phase="commentary")
+
+    assert (call.namespace, "namespace" in call.model_dump()) == (None, False)
+    assert (spoken.phase, spoken.model_dump()["phase"]) == ("commentary", "commentary")
+    call.namespace = "files"
+    assert call.model_dump()["namespace"] == "files"
+    params = NeMoGymResponseCreateParamsNonStreaming(input="hi", safety_identifier="s")
+    assert "safety_identifier" in params.model_dump()
+    assert not {"moderation", "conversation", "prompt_cache_key"} & params.model_dump().keys()
 
 
 def test_a_request_refuses_fields_it_does_not_know():

@@ -82,7 +82,8 @@ other_item = st.one_of(
                 "id": text,
                 "summary": st.lists(obj({"type": "summary_text", "text": text}), max_size=2),
             },
-            {"encrypted_content": text | st.none(), "status": status},
+            {"encrypted_content": text | st.none()},
+            extra=st.just({}),
         )
     ),
     obj({"type": "mcp_call", "name": text, "arguments": text, "server_label": text}, {"id": text, "error": free}),

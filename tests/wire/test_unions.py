@@ -89,16 +89,24 @@ def test_an_unknown_type_is_an_error_that_names_it():
             union.validate_python({"type": "telepathy"})
 
 
-def test_a_providers_newer_item_is_kept_whole_in_an_output_only():
-    """A response must not be lost because of an item type we give no meaning to."""
+def test_a_providers_newer_item_is_kept_whole():
+    """A response must not be lost because of an item type we give no meaning to, nor a request that sends it back."""
     item = {"type": "compaction", "id": "c", "encrypted_content": "abc"}
 
-    kept = OUTPUT.validate_python(item)
+    for union in (INPUT, OUTPUT):
+        kept = union.validate_python(item)
+        assert type(kept) is ProviderItem
+        assert kept.model_dump(exclude_unset=True) == item
+    assert type(INPUT.validate_python({"type": "item_reference", "id": "m"})) is ProviderItem
+    with pytest.raises(ValidationError, match="Unknown item type 'item_reference'"):
+        OUTPUT.validate_python({"type": "item_reference", "id": "m"})
 
-    assert type(kept) is ProviderItem
-    assert kept.model_dump(exclude_unset=True) == item
-    with pytest.raises(ValidationError, match="Unknown item type 'compaction'"):
-        INPUT.validate_python(item)
+
+def test_reasoning_is_sent_back_without_an_id():
+    """Clients that store nothing at the provider remove the ids; the endpoint must not get an invented one."""
+    item = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
+
+    assert INPUT.validate_python(item).model_dump(exclude_unset=True) == item
 
 
 def test_an_output_item_must_have_a_type_and_an_input_item_at_least_a_role():

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     flags.text("-o --output", "FILE", "file to write, ending in .jsonl or .parquet", "output_fpath")
     selection = options.FlagGroup(parser, "selection of rollouts")
-    select_help = "sft: export the best rollout of each task (default), or all above --min-reward"
+    select_help = "sft: export the best rollout of each task (default), or all with at least --min-reward (above)"
     selection.choice("--select", ("best", "above"), select_help)
     selection.decimal("--min-reward", "R", "sft: smallest reward to export (default: above 0)")
     selection.decimal("--min-gap", "G", "smallest difference of rewards, of a pair (dpo) or within a task (rl)")

@@ -10,6 +10,7 @@ agent; external-agent-loop an agent that calls an external program; external-rol
 from __future__ import annotations
 
 import argparse
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
     output.notify(f"\ntest it:  gym env test {target}")
     if kind == "benchmark":
         output.notify(f"prepare:  gym eval prepare --benchmark {name}")
-    output.notify(f"run it:   gym eval run --{kind} {name} --model-type openai_model")
+    model = "embedded_model" if find_spec("xllamacpp") else "openai_model"  # the first one needs no endpoint
+    output.notify(f"run it:   gym eval run --{kind} {name} --model-type {model}")
     return 0
 
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nemo_gym.cli.shared import options
@@ -114,6 +116,7 @@ def _run_suites(
     """
     from nemo_gym.cli.shared.verifiers import build_server_venvs, has_audit, run_audit
     from nemo_gym.launch.folder_tests import FolderTestResult, run_folder_tests
+    from nemo_gym.launch.venv import link_venv
     from nemo_gym.launch.venv_build import InstallFailed
 
     validate_data = validate_data or bool(config.get("should_validate_data"))
@@ -126,6 +129,7 @@ def _run_suites(
             output.report_error(str(venv))
             results.append(FolderTestResult(suite, "not installed", venv.status, 0.0))
             continue
+        link_venv(suite.folder, venv.target if venv else Path(sys.prefix), replace=True)
         output.notify(f"testing {suite.label}")
         results.append(run_folder_tests(suite, venv, validate_data=validate_data, to_stderr=args.json))
         if has_audit(suite) and not args.no_audit:

@@ -8,14 +8,17 @@ name.
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 from nemo_gym import component_search_roots
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
+from nemo_gym.errors import NoServerInstancesError
 
-PLACEHOLDERS = ["policy_model"]
-"""Names of the instances if the configuration defines none."""
+if TYPE_CHECKING:
+    from nemo_gym.config.schema_servers import ServerInstanceConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,16 +42,18 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_config(args: argparse.Namespace) -> int:
     """Check the configuration of the flags and print the result; return the exit status."""
+    from nemo_gym.config.instances import is_placeholder
     from nemo_gym.launch.server_block_check import check_server_blocks
 
     resolved = options.resolve_config(args, needs_model=False)
-    names = [instance.name for instance in resolved.instances.valid]
-    if names == PLACEHOLDERS and not resolved.config.get("config_paths"):
-        fix = f"{args.prog} --environment NAME, --config FILE, or NAME alone for its manifest"
-        raise options.UsageError("no configuration to check", where=args.prog, fix=fix)
+    valid = [instance.name for instance in resolved.instances.valid]
+    names = [name for name in valid if not is_placeholder(resolved.config[name])]
+    if not names:
+        _report_no_server(resolved.config.get("config_paths"), args.prog)
     unchecked: list[str] = []
     imports_all = getattr(args, "import")  # `args.import` is not valid Python
     warnings = check_server_blocks(resolved, component_search_roots(), unchecked=None if imports_all else unchecked)
+    warnings += _datasets_without_origin(resolved.instances.valid)
     for warning in warnings:
         output.warn(warning)
     if unchecked:
@@ -60,6 +65,29 @@ def _check_config(args: argparse.Namespace) -> int:
         count = "1 server instance" if len(names) == 1 else f"{len(names)} server instances"
         output.write(f"✓ Config is valid. {count}: {', '.join(names)}")
     return 0
+
+
+def _datasets_without_origin(instances: "Sequence[ServerInstanceConfig]") -> list[str]:
+    """Return a warning for each train or validation dataset that cannot be downloaded on another machine."""
+    from nemo_gym.config.schema_datasets import DatasetConfig
+
+    return [
+        f"dataset '{dataset.name}' of '{instance.name}' has no gitlab_identifier, huggingface_identifier or source: "
+        f"'{dataset.type}' data must be available to others"
+        for instance in instances
+        for dataset in instance.datasets or ()
+        if isinstance(dataset, DatasetConfig) and dataset.type in ("train", "validation")
+        if not (dataset.source or dataset.gitlab_identifier or dataset.huggingface_identifier)
+    ]
+
+
+def _report_no_server(paths: Sequence[str] | None, program: str) -> NoReturn:
+    """Raise the error for a configuration without a server: nothing was given, or the files define none."""
+    fix = f"{program} --environment NAME, --config FILE, or NAME alone for its manifest"
+    if not paths:
+        raise options.UsageError("no configuration to check", where=program, fix=fix)
+    fix = "a server is <name>: {resources_servers|responses_api_agents|responses_api_models: {<folder>: {…}}}"
+    raise NoServerInstancesError("the configuration defines no server", where=", ".join(map(str, paths)), fix=fix)
 
 
 def _check_manifest(name: str | None, args: argparse.Namespace) -> int:

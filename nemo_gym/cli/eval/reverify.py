@@ -2,9 +2,9 @@
 
 Starts the resources servers that verified the rollouts (and the models that these servers call), sends each stored
 response to /verify, and stops the servers. A server must declare that it can verify without a session; --force skips
-this check and writes to a file named unsafe_…. --judge-failed-only copies scored rollouts and verifies only those whose
-judge failed. Exit status: 0 all verified, 1 some failed or the files cannot be used, 2 wrong usage, 3 servers did not
-start, 130 interrupted.
+this check and writes to a file named unsafe_…. --failed copies scored rollouts and verifies those whose verification
+failed, without calling the policy model again; --judge-failed-only does so for those whose judge failed. Exit status: 0
+all verified, 1 some failed or the files cannot be used, 2 wrong usage, 3 servers did not start, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verification.switch("--overwrite", "delete an earlier output first")
     verification.switch("--resume", "keep verified rollouts and verify the others", "resume_from_cache")
     verification.switch("--judge-failed-only", "copy scored rollouts, verify those whose judge failed")
-    verification.switch("--append", "append to the output; needs --judge-failed-only")
+    verification.switch("--failed", "copy scored rollouts, verify those whose verification failed")
+    verification.switch("--append", "append to the output; needs --failed or --judge-failed-only")
     verification.switch("--disable-aggregation", "do not compute metrics at the end")
     verification.json()
     options.add_config_arguments(parser)
@@ -55,11 +56,11 @@ def run(args: argparse.Namespace) -> int:
     config = options.load_options(RolloutReverificationConfig, resolved.config, args, values)
     rollouts, inputs = Path(config.rollouts_jsonl_fpath), Path(config.materialized_inputs_jsonl_fpath)
     check_planned_rows(inputs)
-    stored = StoredRollouts(rollouts, inputs, judge_failed_only=config.judge_failed_only)
+    stored = StoredRollouts(rollouts, inputs, judge_failed_only=config.judge_failed_only, failed=config.failed)
     servers = find_verifiers(resolved.config, stored.agents)
     reverification = Reverification(config, stored, servers)
     reverification.check_output()
-    if config.judge_failed_only:
+    if config.is_for_failed:
         target, count = reverification.store.output, len(stored)
         output.warn(f"{target} will contain verdicts of two runs: those of {rollouts}, and {count} new ones")
     return uvloop.run(_reverify(args, reverification, resolved, set(servers.values())))

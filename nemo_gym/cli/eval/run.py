@@ -44,12 +44,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rows.text("-i --input", "FILE", "JSONL file with rows (default: the datasets of the agents)", "input_jsonl_fpath")
     rows.choice("--split", ("train", "validation", "benchmark", "example"), "type of the agents' datasets to run")
     rows.text("-a --agent", "NAME", "agent for rows that name no agent", "agent_name")
-    rows.integer("--limit", "run only the first N rows")
+    rows.text("--limit", "N", "run only the first N rows, or with 10-20 the tenth to the twentieth")
+    rows.text("--where", "CONDITION", "run only rows that match, such as 'level > 3 and topic == \"algebra\"'")
+    rows.text("--ids", "ID,ID", "run only rows with these ids or task numbers")
+    rows.switch("--shuffle", "use the rows in random order, before --limit")
+    rows.integer("--seed", "seed of --shuffle (default: 0)", "shuffle_seed")
+    rows.switch("--last-failed", "run only rows that the last run of this environment and model left without a score")
     rows.text("--num-repeats", "N", "rollouts per row; or per agent, as NAME=N,_default=N (default: 1)")
     rows.text("--prompt-config", "FILE", "prompt file that builds the input of every row")
     collection = options.FlagGroup(parser, "collection")
-    output_help = f"file for the rollouts (default: {options.DEFAULT_OUTPUT})"
+    output_help = "file for the rollouts (default: results/<time>-<environment>-<model>/rollouts.jsonl)"
     collection.text("-o --output", "FILE", output_help, "output_jsonl_fpath")
+    collection.text("--name", "NAME", "name of the run, for `gym runs`", "run_label")
+    collection.words("--tag", "TAG", "tag of the run, for `gym runs list --tag`; repeatable", "run_tags")
     collection.integer("--concurrency", "maximum rollouts in flight", "num_samples_in_parallel")
     collection.decimal("--temperature", "T", "sampling temperature; overrides the rows")
     collection.decimal("--top-p", "P", "nucleus sampling probability; overrides the rows")
@@ -68,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tokens_help = "maximum input and output tokens per rollout"
     limits.integer("--max-rollout-tokens", tokens_help, "max_tokens_per_rollout")
     limits.integer("--max-total-tokens", "stop the run after N tokens in total")
+    limits.decimal("--max-cost", "DOLLARS", "stop the run at this cost, by the price table `prices`", "max_total_cost")
     servers = options.FlagGroup(parser, "servers and output")
     servers.switch("--no-serve", "use servers that are running already")
     servers.text("--run", "RUN", "run to use with --no-serve: PID, head port or HOST:PORT", "run_name")
@@ -78,6 +86,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    models = options.given_values(args, "model")
+    if len(models) > 1:
+        from nemo_gym.cli.shared.matrix import run_matrix
+
+        return run_matrix(args, command_line(args), models)
     # Imported before the fork, so that servers share these modules. No import starts a thread.
     from nemo_gym.cli.shared import collection, eval_request, report  # noqa: F401
     from nemo_gym.launch.prefork import preforked_zygote
@@ -136,6 +149,7 @@ async def _evaluate(args: argparse.Namespace) -> int:
         session = await run_in_thread(partial(connect, find_head(args.run_name, config))) if args.no_serve else None
         server_config = session.config if session else config
         request = await cancel_on(stop, run_in_thread(partial(check_request, args, config, server_config)))
+        stack.callback(request.discard_unused_folder)
         if session and request.driver:
             output.warn("rollout_collection_driver is ignored with --no-serve")
             request = replace(request, driver=None)
@@ -206,7 +220,9 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
 
     async with showing_progress(progress, quiet=args.quiet, wait_query=session.wait_query):
         try:
-            counts = await cancel_on(stop, _run_collector(request, session, progress), grace=stop_sending)
+            counts = await cancel_on(
+                stop, _run_collector(request, session, progress, quiet=args.quiet), grace=stop_sending
+            )
             stop_reason, problem = counts.stop_reason, counts.problem
         except GymError as error:
             if progress.plan is None:
@@ -214,10 +230,12 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
             problem = None if isinstance(error, CommandInterrupted) else error
             stop_reason = error.problem if isinstance(error, HeadServerUnreachable) else None
     collection, target = request.collection, Path(request.collection.output_jsonl_fpath)
+    words = command_line(args)
     report = Report(
         target=target,
         progress=progress,
-        words=command_line(args),
+        words=[*words, "--output", str(target)] if request.is_new_folder else words,
+        request=request,
         seconds=time.monotonic() - start,
         max_attempts=collection.max_rollout_attempts or _get_max_rollout_attempts(),
         limits={name: getattr(collection, key) for name, key in LIMIT_KEYS.items()},
@@ -232,17 +250,18 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
     return replace(report, problem=problem)
 
 
-async def _run_collector(request: EvalRequest, session: Session, progress: Progress) -> OutcomeCounts:
+async def _run_collector(request: EvalRequest, session: Session, progress: Progress, *, quiet: bool) -> OutcomeCounts:
     """Run the collector, or the driver of the configuration; return the counts and the reason of an early stop."""
     from nemo_gym.cli.shared.collection import Collector, end_with_servers, run_driver
     from nemo_gym.transport import in_process
 
     collection = request.collection
     if request.driver is None:
-        collector = Collector(session, progress, on_plan=_print_plan)
+        collector = Collector(session, progress, on_plan=partial(_begin_run, request, quiet=quiet))
         return await end_with_servers(session, collector.collect_from_config(collection))
     for instance in session.run.instances if session.run else ():  # a driver has another loop; links need this one
         in_process.unmount(instance.host, instance.port)
+    _label_run(request)
     driver = partial(request.driver, collection, session.config)
     await run_driver(driver, str(collection.rollout_collection_driver), collection.output_jsonl_fpath, progress)
     return progress.tally
@@ -256,8 +275,24 @@ def command_line(args: argparse.Namespace) -> list[str]:
     return ["eval", "run", *(["--no-serve"] if args.no_serve and "--no-serve" not in words else []), *words]
 
 
-def _print_plan(plan: PlanSummary) -> None:
-    """Print the counts of a resumed run, and the notes of the plan."""
+def _label_run(request: EvalRequest) -> None:
+    """Store the labels of the run, and link its folder as the latest one."""
+    from nemo_gym.rollouts.run_folders import RunLabels, link_latest
+
+    labels, stored = request.labels, RunLabels.read(request.output)
+    tags = list(dict.fromkeys([*stored.tags, *labels.tags]))
+    labels.model_copy(update={"name": labels.name or stored.name, "tags": tags}).write(request.output)
+    if request.is_new_folder:
+        link_latest(request.output)
+
+
+def _begin_run(request: EvalRequest, plan: PlanSummary, *, quiet: bool) -> None:
+    """Label the run; print its header, the counts of a resumed run, and the notes of the plan."""
+    from nemo_gym.cli.shared.report import run_header
+
+    _label_run(request)
+    if not quiet:
+        output.notify(f"{run_header(request, plan)} · {request.output}")
     if plan.resumed:
         counts = f"{plan.finished} of {plan.total} rollouts are scored, {plan.given_up} given up, {plan.to_run} to run"
         output.notify(f"resuming: {counts}")

@@ -1,22 +1,24 @@
 """The request of `gym eval run`, checked before servers start: its options and the rows to run."""
 
 import argparse
+import os
 import pkgutil
 import shlex
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
-from nemo_gym import _resolve_under_cwd_or_install
+from nemo_gym import RESULTS_DIR, _resolve_under_cwd_or_install
 from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.catalog.row_problems import RowProblems
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal.output import ThrottledNotice
-from nemo_gym.config.instances import instances_of
+from nemo_gym.config.instances import instances_of, server_instances
 from nemo_gym.config.keys import value_of
 from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config.search_roots import _augment_sys_path
@@ -35,8 +37,12 @@ from nemo_gym.data.sources import (
 )
 from nemo_gym.errors import ConfigError
 from nemo_gym.global_config import GlobalConfigDictParser
-from nemo_gym.keys import AGENTS
+from nemo_gym.keys import AGENTS, MODELS
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
+from nemo_gym.rollouts.run_files import RunFiles
+from nemo_gym.rollouts.run_folders import RunLabels, check_name, create_run_folder, discard_if_unused, latest_run
+from nemo_gym.rollouts.run_identity import file_stat, read_identity
+from nemo_gym.rollouts.store import RolloutStore
 
 REQUEST_TIMEOUT_KEY = "request_timeout_seconds"
 SAMPLING = ("temperature", "top_p", "max_output_tokens")
@@ -55,36 +61,122 @@ class EvalRequest:
     driver: Driver | None
     grace: float
     """Seconds that rollouts in flight may take after an interrupt."""
+    labels: RunLabels = field(default_factory=RunLabels)
+    is_new_folder: bool = False
+    """True if the output is in a folder that this command created."""
+
+    @property
+    def output(self) -> Path:
+        return Path(self.collection.output_jsonl_fpath)
+
+    def discard_unused_folder(self) -> None:
+        """Remove the folder that was created for the run, if the run did not begin."""
+        if self.is_new_folder:
+            discard_if_unused(self.output)
 
 
 def check_request(args: argparse.Namespace, config: DictConfig, served: DictConfig) -> EvalRequest:
     """Check everything that can be wrong before servers start; `served` is the configuration of the servers."""
-    collection = collection_config(args, config, served)
-    check_agent(collection, served)
-    driver = load_driver(collection.rollout_collection_driver)
-    if driver is None:
-        notice = ThrottledNotice()
+    labels, results = run_labels(args, served), results_folder(config)
+    if labels.name:
+        check_name(results, labels.name)
+    target, is_new_folder = choose_output(args, config, labels)
+    try:
+        collection = collection_config(args, config, served, target)
+        if args.last_failed:
+            collection = select_last_failed(collection, latest_run(results, labels), is_new_folder=is_new_folder)
+        check_agent(collection, served)
+        driver = load_driver(collection.rollout_collection_driver)
+        if driver is None:
+            notice = ThrottledNotice()
 
-        def show_reading(rows: int, fraction: float) -> None:
-            notice(f"checking rows ({rows:,} so far): {100 * fraction:.0f} %")
+            def show_reading(rows: int, fraction: float) -> None:
+                notice(f"checking rows ({rows:,} so far): {100 * fraction:.0f} %")
 
-        RolloutCollectionHelper(on_reading=show_reading).check(collection, served)
-    return EvalRequest(config, collection, driver, float(value_of(config, "interrupt_grace_seconds")))
+            RolloutCollectionHelper(on_reading=show_reading).check(collection, served)
+    except BaseException:
+        if is_new_folder:
+            discard_if_unused(target)
+        raise
+    grace = float(value_of(config, "interrupt_grace_seconds"))
+    return EvalRequest(config, collection, driver, grace, labels, is_new_folder)
 
 
-def collection_config(args: argparse.Namespace, config: DictConfig, served: DictConfig) -> RolloutCollectionConfig:
+def run_labels(args: argparse.Namespace, served: Mapping[str, Any]) -> RunLabels:
+    """Return the labels of a run: the names of its environments and of its policy model, and those of the user."""
+    names: list[str] = []
+    for selector in ("environment", "benchmark", "resources_server"):
+        names += options.given_values(args, selector)
+    instances = server_instances(served)
+    agents = [instance.name for instance in instances.values() if instance.server_type == AGENTS]
+    policy = instances.get("policy_model") or next(
+        (one for one in instances.values() if one.server_type == MODELS), None
+    )
+    model = served.get("policy_model_name") or (policy.implementation if policy is not None else "")
+    name, tags = getattr(args, "run_label", None) or "", list(getattr(args, "run_tags", ()))
+    return RunLabels(environment="+".join(names or agents[:2]), model=str(model), name=name, tags=tags)
+
+
+def results_folder(config: Mapping[str, Any]) -> Path:
+    """Return the folder of runs: `results_dir` of the configuration, else `results` in the working directory."""
+    folder = Path(value_of(config, "results_dir"))
+    return Path(RESULTS_DIR.name) if folder == RESULTS_DIR else folder
+
+
+def choose_output(args: argparse.Namespace, config: DictConfig, labels: RunLabels) -> tuple[Path, bool]:
+    """Return the output of --output; else that of the run to resume, else a new folder and True."""
+    path = args.output_jsonl_fpath or config.get("output_jsonl_fpath")
+    if path:
+        return Path(path), False
+    results = results_folder(config)
+    is_resumed = args.resume_from_cache or args.force_resume or config.get("resume_from_cache")
+    stored = latest_run(results, labels) if is_resumed else None
+    if stored is not None:
+        return Path(os.path.relpath(stored.output)), False
+    return create_run_folder(results, labels, datetime.now().astimezone()), True
+
+
+def select_last_failed(
+    collection: RolloutCollectionConfig, last: RunFiles | None, *, is_new_folder: bool
+) -> RolloutCollectionConfig:
+    """Select the rows that have no score in the last run: the one that --output names, else `last`."""
+    if not is_new_folder:
+        last = RunFiles(Path(collection.output_jsonl_fpath))
+    stored = read_identity(last.identity) if last is not None else None
+    if last is None or stored is None:
+        raise options.UsageError("there is no earlier run", where="--last-failed", fix="gym runs list")
+    stat = file_stat(_resolve_under_cwd_or_install(collection.input_jsonl_fpath))
+    if [stored[0].file_stat.get(key) for key in ("name", "size")] != [stat.get(key) for key in ("name", "size")]:
+        problem = f"the run in {last.output} used other rows than {collection.input_jsonl_fpath}"
+        raise options.UsageError(problem, where="--last-failed", fix="choose rows with --ids or --where")
+    with RolloutStore(last.output) as store:
+        tasks = store.unscored_tasks()
+    if not tasks:
+        raise options.UsageError(f"every rollout of {last.output} is scored", where="--last-failed")
+    return collection.model_copy(update={"tasks": tasks})
+
+
+def collection_config(
+    args: argparse.Namespace, config: DictConfig, served: DictConfig, target: Path
+) -> RolloutCollectionConfig:
     """Return the options (flags override keys); without --input, gather the rows of the served agents into a file."""
+    check_row_flags(args)
     values: dict[str, Any] = {
         DEPRECATED_UPLOAD_ROLLOUTS_KEY: config.get(DEPRECATED_UPLOAD_ROLLOUTS_KEY),
         REQUEST_TIMEOUT_KEY: config.get(REQUEST_TIMEOUT_KEY) or served.get(REQUEST_TIMEOUT_KEY),
     }
+    if args.ids is not None:
+        values["ids"] = [part.strip() for part in args.ids.split(",") if part.strip()]
+    if args.limit is not None and args.limit.isdecimal() and int(args.limit):  # another text is refused
+        values["limit"] = int(args.limit)
     if args.num_repeats is not None:
         values["num_repeats"] = parse_repeats(args.num_repeats)
     sampling = {name: getattr(args, name) for name in SAMPLING if getattr(args, name) is not None}
     if sampling:
         values["responses_create_params"] = {**as_dict(config.get("responses_create_params")), **sampling}
-    defaults = {"output_jsonl_fpath": options.DEFAULT_OUTPUT, "input_jsonl_fpath": ""}
-    values |= {key: value for key, value in defaults.items() if not getattr(args, key) and not config.get(key)}
+    values["output_jsonl_fpath"] = str(target)
+    if not args.input_jsonl_fpath and not config.get("input_jsonl_fpath"):
+        values["input_jsonl_fpath"] = ""
     labels = {"responses_create_params": "--temperature, --top-p, --max-output-tokens"}
     collection = options.load_options(RolloutCollectionConfig, config, args, values, labels)
     if collection.force_resume:
@@ -94,7 +186,6 @@ def collection_config(args: argparse.Namespace, config: DictConfig, served: Dict
         raise options.UsageError(problem, fix="leave one of them out")
     if not collection.input_jsonl_fpath:
         split, is_prompted = args.split or config.get("split"), collection.prompt_config is not None
-        target = Path(collection.output_jsonl_fpath)
         rows = gather_rows(served, split, target, prompted=is_prompted, prepare=prepare_command(args))
         collection = collection.model_copy(update={"input_jsonl_fpath": str(rows)})
     files = {"--input": collection.input_jsonl_fpath, "--prompt-config": collection.prompt_config}
@@ -106,6 +197,14 @@ def collection_config(args: argparse.Namespace, config: DictConfig, served: Dict
     if missing:
         raise options.UsageError("; ".join(missing))
     return collection
+
+
+def check_row_flags(args: argparse.Namespace) -> None:
+    """Raise UsageError for flags that choose rows and make no sense together."""
+    if args.shuffle_seed is not None and not args.shuffle:
+        raise options.UsageError("--seed is the seed of --shuffle", fix="add --shuffle")
+    if args.last_failed and (args.resume_from_cache or args.force_resume):
+        raise options.UsageError("--last-failed starts a new run and --resume continues one", fix="leave one out")
 
 
 def parse_repeats(text: str) -> int | dict[str, int]:
@@ -135,7 +234,9 @@ def check_agent(collection: RolloutCollectionConfig, served: Mapping[str, Any]) 
 def prepare_command(args: argparse.Namespace) -> str:
     """Return the command that prepares the benchmark of this run."""
     words = ["gym", "eval", "prepare", *(word for path in args.config for word in ("--config", path))]
-    return shlex.join([*words, *(("--benchmark", args.benchmark) if args.benchmark else ())])
+    return shlex.join(
+        [*words, *(word for name in options.given_values(args, "benchmark") for word in ("--benchmark", name))]
+    )
 
 
 def load_driver(path: str | None) -> Driver | None:

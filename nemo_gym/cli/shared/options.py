@@ -33,7 +33,7 @@ SELECTORS = {
 }
 """Flag that selects a configuration by name -> kind of component."""
 CONFIG_PATHS = "config_paths"
-DEFAULT_OUTPUT = "results/rollouts.jsonl"
+MODEL_NAME_KEY = "policy_model_name"
 
 
 class UsageError(GymError):
@@ -65,6 +65,10 @@ class FlagGroup:
     def decimal(self, names: str, metavar: str, help_text: str, key: str = "") -> None:
         """Add a flag with a decimal number."""
         self.add_argument(*names.split(), dest=key or _key_of(names), metavar=metavar, help=help_text, type=float)
+
+    def words(self, name: str, metavar: str, help_text: str, key: str = "") -> None:
+        """Add a flag with a text that may be repeated."""
+        self.add_argument(name, dest=key or _key_of(name), action="append", default=[], metavar=metavar, help=help_text)
 
     def choice(self, names: str, choices: Sequence[str], help_text: str, default: str | None = None) -> None:
         """Add a flag with one of several words."""
@@ -103,11 +107,30 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that select a configuration: files, components by name, the model."""
     group = FlagGroup(parser, CONFIGURATION)
     add_key_flags([FlagGroup(parser), group, FlagGroup(parser, MODEL)])
-    group.text("--benchmark", "NAME", "benchmark to use, as NAME or NAME/FLAVOUR")
-    group.text("--environment", "NAME", "environment to use")
-    group.text("--resources-server", "NAME", "resources server to use")
-    group.text("--model-type", "NAME", "model server to use")
+    texts = {
+        "--benchmark": "benchmark to use, as NAME or NAME/FLAVOUR; repeatable",
+        "--environment": "environment to use; repeatable",
+        "--resources-server": "resources server to use; repeatable",
+        "--model-type": "model server to use",
+    }
+    for flag, text in texts.items():
+        group.add_argument(flag, metavar="NAME", help=text, action=KeepEveryValue)
     group.search_dir()
+
+
+class KeepEveryValue(argparse.Action):
+    """Store the value of a flag like `store`, and all values of a repeated flag for `given_values`."""
+
+    def __call__(self, _parser: Any, args: argparse.Namespace, value: Any, _flag: str | None = None) -> None:
+        setattr(args, self.dest, value)
+        args.every_value = getattr(args, "every_value", {})
+        args.every_value.setdefault(self.dest, []).append(value)
+
+
+def given_values(args: argparse.Namespace, dest: str) -> list[str]:
+    """Return the different values of a flag with the action `KeepEveryValue`."""
+    value = getattr(args, dest, None)
+    return list(dict.fromkeys(getattr(args, "every_value", {}).get(dest) or ([value] if value else [])))
 
 
 def add_key_flags(groups: Sequence[FlagGroup], command: str = "") -> None:
@@ -119,17 +142,24 @@ def add_key_flags(groups: Sequence[FlagGroup], command: str = "") -> None:
             settings = {"action": "store_true"}
         elif key.name == CONFIG_PATHS:
             settings = {"metavar": flag.metavar, "action": "append", "default": []}
+        elif key.name == MODEL_NAME_KEY:
+            settings["action"] = KeepEveryValue
         add_argument_by_title[flag.title](*flag.names.split(), help=key.flag_help, **settings)
 
 
 def config_overrides(args: argparse.Namespace) -> list[str]:
     """Return flags and overrides as override tokens, configuration files first."""
+    for name in ("model", "model_type"):
+        values = given_values(args, name)
+        if len(values) > 1:
+            also = "; gym eval run evaluates several --model" if name == "model" else ""
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} is given as {' and '.join(values)}", where=args.prog, fix=f"choose one{also}")
     add_search_dirs(args)
     roots = component_search_roots()
     paths = list(getattr(args, "config", ()))
     for name, kind in SELECTORS.items():
-        if getattr(args, name, None):
-            paths.append(str(config_file(kind, getattr(args, name), roots)))
+        paths += [str(config_file(kind, value, roots)) for value in given_values(args, name)]
     paths += [path for word in args.overrides for path in _literal_paths(word)]
     tokens = [f"+{CONFIG_PATHS}={json.dumps(paths)}"] if paths else []
     for key in KEYS.values():

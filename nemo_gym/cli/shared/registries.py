@@ -48,9 +48,9 @@ def migrate_dataset(
 
     `{dataset}` in `question` is replaced by the dataset to delete.
     """
-    from nemo_gym.data.gitlab import dataset_name_of, migrate_to_hub, refuse_pull_request, versions_to_delete
+    from nemo_gym.data.gitlab import dataset_name_of, migrate_to_hub, refuse_other_branch, versions_to_delete
 
-    refuse_pull_request(settings)
+    refuse_other_branch(settings)
     registry, name = open_registry(config, args.prog), dataset_name_of(settings)
     dataset = describe_dataset(name, versions_to_delete(registry, name))
     if not confirm(question.format(dataset=dataset), yes=args.yes):

@@ -2,6 +2,7 @@
 
 import asyncio
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,6 +13,7 @@ import orjson
 from omegaconf import DictConfig
 
 from nemo_gym.cli.shared.concurrency import run_in_thread
+from nemo_gym.cli.shared.eval_request import EvalRequest
 from nemo_gym.cli.shared.scoring import is_number
 from nemo_gym.cli.terminal import output
 from nemo_gym.cli.terminal.live import format_number, format_time
@@ -20,7 +22,9 @@ from nemo_gym.config.overrides import mask_word
 from nemo_gym.config.secret_text import MASK
 from nemo_gym.errors import GymError
 from nemo_gym.exporters import export_metrics, export_rollouts, setup_exporters, teardown_exporters
-from nemo_gym.metrics.intervals import ClusteredMean, MeanWithInterval
+from nemo_gym.metrics.answers import TOOL_ERRORS, describe_answers
+from nemo_gym.metrics.intervals import ClusteredMean, MeanWithInterval, format_figure, format_interval
+from nemo_gym.metrics.prices import PriceTable
 from nemo_gym.rollouts.plan import PlanSummary
 from nemo_gym.rollouts.run_files import (
     aggregate_metrics_path_for,
@@ -38,6 +42,7 @@ RESUME_FLAGS = frozenset({"--resume", "--overwrite"})
 TOTAL = "total"
 LIMIT_KEYS = {"steps": "max_steps_per_rollout", "tokens": "max_tokens_per_rollout", TOTAL: "max_total_tokens"}
 LIMIT_FLAGS = {"steps": "--max-steps", "tokens": "--max-rollout-tokens", TOTAL: "--max-total-tokens"}
+SHOWN_TOOL_ERRORS = 5
 OPEN_SECONDS = 5.0
 """Maximum wait at the end of a run for trackers that are still being opened."""
 
@@ -64,6 +69,11 @@ class Report:
     """Tracker -> address of its page of the run."""
     problem: GymError | None = None
     """The error that ended the collection early."""
+    request: EvalRequest | None = None
+
+    @property
+    def prices(self) -> PriceTable:
+        return PriceTable(self.request.collection.prices if self.request is not None else None)
 
     @property
     def plan(self) -> PlanSummary:
@@ -110,7 +120,8 @@ class Report:
         """Return commands to run next, keyed by purpose."""
         commands: dict[str, str] = {}
         attempts_of_failed = self.progress.failed_attempts
-        has_given_up = self.plan.given_up or any(attempts >= self.max_attempts for attempts in attempts_of_failed)
+        is_exhausted = any(attempts >= self.max_attempts for attempts in attempts_of_failed)
+        has_given_up = self.plan.given_up > self.plan.final or self.progress.reopenable or is_exhausted
         if self.interrupted or self.stopped:
             is_out_of_tokens = self.stopped is not None and LIMIT_KEYS[TOTAL] in self.stopped
             resume = resume_command(self.words)
@@ -136,6 +147,17 @@ class Report:
         return resume_command(self.words, *((flag, str(2 * value)) if value else ()), without=flag)
 
 
+def run_header(request: EvalRequest, plan: PlanSummary) -> str:
+    """Describe a run as `arithmetic · gpt-4o · 40 tasks × 2 repeats`."""
+    repeats = request.collection.num_repeats
+    rollouts = f"{plan.total} rollouts"
+    if isinstance(repeats, int) and not plan.total % repeats:
+        tasks = plan.total // repeats
+        rollouts = f"{tasks} task{'s' if tasks != 1 else ''} × {repeats} repeat{'s' if repeats != 1 else ''}"
+    labels = request.labels
+    return " · ".join(filter(None, (labels.name, labels.environment, labels.model, rollouts)))
+
+
 def resume_command(words: Sequence[str], *more: str, without: str | None = None) -> str:
     """Return the command that resumes a run: masked `words` without the flag `without`, plus `more`."""
     resumed: list[str] = []
@@ -153,8 +175,10 @@ def resume_command(words: Sequence[str], *more: str, without: str | None = None)
 def report_as_dict(report: Report) -> dict[str, Any]:
     """Return the report for `--json`."""
     tally, mean = report.progress.tally, report.mean()
+    labels = report.request.labels.model_dump() if report.request is not None else {}
     return {
         "exit_status": report.status,
+        **labels,
         "total": report.plan.total,
         "finished_before": report.plan.finished,
         "scored": tally.scored,
@@ -166,14 +190,19 @@ def report_as_dict(report: Report) -> dict[str, Any]:
         "stopped": report.stopped,
         "interrupted": report.interrupted,
         "mean_reward": mean.value if mean else None,
-        "half_width_95": mean.half_width if mean else None,
+        "mean_reward_interval_95": [mean.low, mean.high] if mean and mean.low is not None else None,
         "tokens": report.progress.tokens,
+        "tokens_by_model": {entry["agent_ref"]["name"]: entry.get("tokens") for entry in report.entries},
+        "tool_errors": {entry["agent_ref"]["name"]: entry.get(TOOL_ERRORS, []) for entry in report.entries},
+        "answers": {entry["agent_ref"]["name"]: entry.get("answers") for entry in report.entries},
+        "cost": report.prices.total(token_items(report.entries))[0] if report.prices else None,
         "seconds": round(report.seconds, 3),
         "seconds_per_rollout": {name: round(value, 6) for name, value in report.progress.phase_times.means().items()},
         "rollouts": str(report.target),
         "files": report.files(),
         "metrics": {entry["agent_ref"]["name"]: entry["key_metrics"] for entry in report.entries},
         "intervals_95": {entry["agent_ref"]["name"]: metric_intervals(entry) for entry in report.entries},
+        "rewards": {entry["agent_ref"]["name"]: agent_reward(entry) for entry in report.entries},
         "next": report.next_commands(),
         "pages": dict(report.pages),
     }
@@ -183,15 +212,20 @@ def print_report(report: Report) -> None:
     """Print the report as text."""
     tally, mean = report.progress.tally, report.mean()
     output.write("")
+    if report.request is not None:
+        output.write(run_header(report.request, report.plan))
     for kind, failure in report.progress.first_failures.items():
         output.write(f"{kind}: {failure.server}: {one_line(failure.message)}")
     not_run = f" · {report.not_run} not run" if report.not_run else ""
     earlier = f" · {report.plan.finished} scored before" if report.plan.finished else ""
-    tokens = f" · {format_number(report.progress.tokens)} tokens" if report.progress.tokens else ""
+    has_tokens = report.progress.tokens and not report.entries
+    tokens = f" · {format_number(report.progress.tokens)} tokens" if has_tokens else ""
     duration = format_time(report.seconds) if report.seconds >= 10 else f"{report.seconds:.1f} s"
     rate = tally.total / max(report.seconds, 1e-9)
     output.write(f"{tally}{not_run}{earlier} · {duration} ({rate:.1f}/s){tokens}")
     output.write(f"mean reward  {mean or 'none: nothing was scored'}")
+    for line in answer_lines(report.entries, report.prices):
+        output.write(line)
     if phases := phase_line(report.progress.phase_times.means()):
         output.write(phases)
     for entry in report.entries:
@@ -199,8 +233,9 @@ def print_report(report: Report) -> None:
         figures = {name: value for name, value in entry["key_metrics"].items() if is_number(value)}
         if figures:
             output.write(f"\n{entry['agent_ref']['name']}")
-            bounds = {name: "[{:.4g}, {:.4g}]".format(*interval) for name, interval in intervals.items()}
-            output.write_table([(f"  {name}", f"{value:.4g}", bounds.get(name, "")) for name, value in figures.items()])
+            bounds = {name: format_interval(*interval) for name, interval in intervals.items()}
+            rows = [(f"  {name}", format_figure(value), bounds.get(name, "")) for name, value in figures.items()]
+            output.write_table(rows)
     output.write("")
     output.write_table([(name, path) for name, path in {**report.files(), **report.pages}.items()])
     if report.stopped and report.problem is None:
@@ -208,6 +243,38 @@ def print_report(report: Report) -> None:
     if commands := report.next_commands():
         output.write("")
         output.write_table(list(commands.items()))
+
+
+def answer_lines(entries: Sequence[Mapping[str, Any]], prices: PriceTable | None = None) -> Iterator[str]:
+    """Yield the tokens of all attempts by kind with their cost, and the share of answers that have a problem."""
+    tokens = Counter[str]()
+    by_model = token_items(entries)
+    for _, kinds in by_model:
+        tokens.update(kinds)
+    if tokens:
+        parts = {kind: f" ({kind} {format_number(tokens[kind])})" for kind in ("cached", "reasoning") if tokens[kind]}
+        used = f"{format_number(tokens['input'])} in{parts.get('cached', '')}"
+        made = f"{format_number(tokens['output'])} out{parts.get('reasoning', '')}"
+        yield f"tokens       {used} · {made}{_cost_text(by_model, prices)}"
+    for entry in entries:
+        if problems := describe_answers(entry):
+            agent = f"  ({entry['agent_ref']['name']})" if len(entries) > 1 else ""
+            yield f"answers      {problems}{agent}"
+        for error in (entry.get(TOOL_ERRORS) or ())[:SHOWN_TOOL_ERRORS]:
+            place = f" at {error['at']}" if error["at"] else ""
+            yield f"tool errors  {error['count']} × /{error['tool']}: {error['error']}{place}"
+
+
+def token_items(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, int]]]:
+    """Return the tokens of each model of each agent."""
+    return [(model, kinds) for entry in entries for model, kinds in (entry.get("tokens") or {}).items()]
+
+
+def _cost_text(by_model: Sequence[tuple[str, Mapping[str, int]]], prices: PriceTable | None) -> str:
+    if not prices:
+        return ""
+    cost, unknown = prices.total(by_model)
+    return f" · ${cost:,.4g}" + (f" without {', '.join(unknown)}, which prices does not list" if unknown else "")
 
 
 def phase_line(means: Mapping[str, float]) -> str:
@@ -249,6 +316,12 @@ def _find_score(metric: str, scores: Mapping[str, Any]) -> tuple[Mapping[str, An
         return reward, 100
     score = (reward.get("pass@k") or {}).get(kind.removeprefix("pass@")) if kind.startswith("pass@") else None
     return score or {}, 100
+
+
+def agent_reward(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mean reward of an agent and its interval."""
+    score = (entry.get("scores") or {}).get(REWARD_KEY) or {}
+    return {"mean": score.get("mean"), "interval_95": score.get("ci95")}
 
 
 def read_entries(target: Path) -> list[dict[str, Any]]:

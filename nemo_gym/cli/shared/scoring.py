@@ -15,6 +15,7 @@ from nemo_gym.config.schema_servers import is_server_ref
 from nemo_gym.errors import ConfigError
 from nemo_gym.launch.hosted_instances import find_instances
 from nemo_gym.launch.ports import with_open_head_port
+from nemo_gym.metrics.intervals import format_figure, format_interval
 
 Entry = dict[str, Any]
 """The scores and metrics of one agent, as the metrics file stores them."""
@@ -89,7 +90,7 @@ def print_scores(entries: Sequence[Entry]) -> None:
         custom = [(key, value) for key, value in entry["key_metrics"].items() if not key.startswith("mean/")]
         if custom:
             output.write("\n  metrics computed by the server")
-            output.write_table([(f"    {key}", _format_figure(value)) for key, value in custom if is_number(value)])
+            output.write_table([(f"    {key}", format_figure(value)) for key, value in custom if is_number(value)])
         for subset, scores in (entry.get("subsets") or {}).items():
             output.write(f"\n  {subset}")
             output.write_table([(f"    {name}", *rest) for name, *rest in _score_rows(scores, limit=1)])
@@ -115,12 +116,8 @@ def _score_rows(scores: Mapping[str, Any], limit: int | None = None) -> Iterator
 
 def _score_row(name: str, score: Mapping[str, Any]) -> tuple[str, ...]:
     low, high = score.get("ci95") or (None, None)
-    interval = f"{_format_figure(low)} to {_format_figure(high)}" if low is not None else "too few tasks"
-    return name, _format_figure(score["mean"]) if "mean" in score else "-", interval, str(score["num_tasks"])
-
-
-def _format_figure(value: Any) -> str:
-    return f"{value:.4f}" if abs(value) < 1000 else f"{value:.1f}" if abs(value) < 1e15 else f"{value:.4g}"
+    interval = "" if low is None or high is None else format_interval(low, high)
+    return name, format_figure(score["mean"]) if "mean" in score else "-", interval, str(score["num_tasks"])
 
 
 def is_number(value: Any) -> bool:

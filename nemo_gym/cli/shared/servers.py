@@ -24,9 +24,13 @@ from nemo_gym.launch.run import Run
 from nemo_gym.launch.server_block_check import check_server_blocks
 from nemo_gym.launch.supervisor import ServerDidNotStart
 from nemo_gym.serve.run_registry import registering
-from nemo_gym.serve.webserver import raise_open_files_limit
 from nemo_gym.server_utils import ServerClient
-from nemo_gym.transport.http_sessions import CONCURRENCY_KEY, OTHER_OPEN_FILES, open_files_limit
+from nemo_gym.transport.http_sessions import (
+    CONCURRENCY_KEY,
+    OTHER_OPEN_FILES,
+    open_files_limit,
+    raise_open_files_limit,
+)
 
 
 def load_servers_config(args: argparse.Namespace) -> DictConfig:

@@ -146,7 +146,8 @@ def headline(progress: Progress, bar_width: int = 0) -> list[str]:
     if (seconds_left := progress.seconds_left()) is not None:
         pieces.append(f"ETA {format_time(seconds_left)}")
     if (mean := progress.mean()) is not None:
-        pieces.append(f"mean {mean.value:.3f}" + (f" ± {mean.half_width:.3f}" if mean.half_width is not None else ""))
+        interval = "" if mean.low is None else f" [{mean.low:.3f}, {mean.high:.3f}]"
+        pieces.append(f"mean {mean.value:.3f}{interval}")
     if progress.tokens:
         rate = format_number(progress.token_rate.per_second())
         pieces.append(f"{format_number(progress.tokens)} tokens ({rate}/s)")

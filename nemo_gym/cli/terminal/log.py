@@ -1,25 +1,29 @@
 """Show our log records on stderr."""
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from nemo_gym.cli.terminal import output
 
 MAX_WARNINGS = 20
+_RECORD = re.compile(r"(WARNING|ERROR|CRITICAL) (?:nemo_gym[\w.]*: )?(.*)")
+"""A line of a server's log: level, logger and message."""
 LIMIT_NOTICE = "further warnings are not shown; --verbose shows all"
 
 
 class _LimitedNotices:
-    """Prints warnings to stderr: at most MAX_WARNINGS, then once that further ones are not shown."""
+    """Prints warnings to stderr, each text once: at most MAX_WARNINGS, then once that further ones are not shown."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self._printed: set[str] = set()
 
     def __call__(self, text: str) -> None:
-        self._count += 1
-        if self._count <= MAX_WARNINGS + 1:
-            output.notify(text if self._count <= MAX_WARNINGS else LIMIT_NOTICE)
+        if text in self._printed or len(self._printed) > MAX_WARNINGS:
+            return
+        self._printed.add(text)
+        output.notify(text if len(self._printed) <= MAX_WARNINGS else LIMIT_NOTICE)
 
 
 class _StderrHandler(logging.Handler):
@@ -65,5 +69,7 @@ class ServerLogPrinter:
     def __call__(self, server: str, line: str) -> None:
         if self._verbose:
             output.notify(f"({server}) {line}")
-        elif line.startswith(("WARNING", "ERROR", "CRITICAL")):
-            self._print_warning(f"({server}) {line}")
+        elif record := _RECORD.match(line):
+            # A record of a cell names its server; the number of the cell says nothing to a user.
+            prefix = "" if server.startswith("cell ") else f"({server}) "
+            self._print_warning(f"{prefix}{record[1].capitalize()}: {record[2]}")

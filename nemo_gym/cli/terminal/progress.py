@@ -10,6 +10,7 @@ from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_PHASES_KEY, NG_SECONDS_KEY, T
 from nemo_gym.metrics.intervals import ClusteredMean, MeanWithInterval
 from nemo_gym.rollouts.collect import InFlight
 from nemo_gym.rollouts.outcome import (
+    FAILURE_KINDS,
     CancelledRollout,
     FailedRollout,
     Failure,
@@ -122,6 +123,8 @@ class Progress:
         """The first failure of each kind."""
         self.failed_attempts: Counter[int] = Counter()
         """Number of attempts -> number of rollouts that failed after this number of attempts and can be retried."""
+        self.reopenable = 0
+        """Number of rollouts that failed for good, but that `--max-attempts` retries."""
         self._rewards = ClusteredMean()
         self._new_rewards: list[tuple[object, float]] = []
         self.phase_times = PhaseTimes()
@@ -160,6 +163,8 @@ class Progress:
             failure = outcome.failure
             if failure.retryable:
                 self.failed_attempts[outcome.job.key.attempt + 1] += 1
+            elif failure.kind in FAILURE_KINDS:
+                self.reopenable += 1
             if failure.kind not in self.first_failures:
                 self.first_failures[failure.kind] = failure
                 self._on_first_failure(outcome)

@@ -41,11 +41,11 @@ class ArchiveProvider(SandboxProvider):
     def _workdir(self, handle: SandboxHandle) -> str | None:
         """Return the working directory of the sandbox, to which paths are relative."""
 
-    async def upload(self, handle: SandboxHandle, source: Path, target: str) -> None:
+    async def upload_file(self, handle: SandboxHandle, source: Path, target: str) -> None:
         target = path_inside(target, self._workdir(handle))
         await self._upload_files(handle, {target: Path(source)}, f"upload to {target}")
 
-    async def download(self, handle: SandboxHandle, source: str, target: Path) -> None:
+    async def download_file(self, handle: SandboxHandle, source: str, target: Path) -> None:
         origin = path_inside(source, self._workdir(handle))
         with tempfile.TemporaryFile() as packed:
             if not await self._receive_archive(handle, origin, packed):

@@ -2,28 +2,36 @@
 
 import asyncio
 import contextlib
+import difflib
 import io
+import logging
 import os
 import re
 import secrets
 import signal
+import sys
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import IO, Any
+from dataclasses import dataclass, fields
+from typing import IO, Any, TypeVar
 
+from nemo_gym.errors import ConfigError
 from nemo_gym.processes import signal_group
 from nemo_gym.sandbox.providers.archive import ArchiveProvider
 from nemo_gym.sandbox.spec import (
     DEFAULT_READY_TIMEOUT_S,
     TIMEOUT_RETURN_CODE,
+    ExecOptions,
     SandboxCreateError,
     SandboxError,
     SandboxExecResult,
     SandboxHandle,
     SandboxSpec,
+    exec_timeout,
 )
 from nemo_gym.sandbox.utils import rewrite_image
+
+logger = logging.getLogger("nemo_gym.sandbox")
 
 DEFAULT_OPERATION_TIMEOUT_S = 120.0
 DEFAULT_MAX_OUTPUT_BYTES = 8 << 20
@@ -133,6 +141,61 @@ async def _kill_group(process: asyncio.subprocess.Process, readers: "asyncio.Fut
         transport.close()
 
 
+@dataclass(kw_only=True)
+class ExecConfig:
+    """The block `exec` of a provider: options of every command."""
+
+    default_timeout_s: float | None = None
+    """Time limit of a command that has none."""
+    default_binds: Sequence[str] = ()
+    extra_exec_args: Sequence[str] = ()
+    concurrency: int | None = None
+    """Commands that run at the same time; None: no limit."""
+    timeout_grace_s: float = 0.0
+    """Seconds that a command gets beyond its time limit."""
+
+
+@dataclass(kw_only=True)
+class StartConfig:
+    """The block `create` of a provider: options of every sandbox."""
+
+    start_timeout_s: float | None = None
+    """Time limit of a start whose spec has none."""
+    extra_start_args: Sequence[str] = ()
+    extra_run_args: Sequence[str] = ()
+
+
+@dataclass(kw_only=True)
+class ProbeConfig:
+    """The block `probe` of a provider: a command that must succeed before a sandbox is used."""
+
+    enabled: bool = True
+    command: str | None = None
+    timeout_s: float = 30.0
+
+
+ConfigT = TypeVar("ConfigT")
+
+
+def read_block(config_class: type[ConfigT], block: ConfigT | Mapping[str, Any] | None, location: str) -> ConfigT:
+    """Return a block of a provider's configuration; warn about keys that this provider does not have.
+
+    Raises:
+        ConfigError: a key is a misspelling of a known one, which may be a limit.
+    """
+    if isinstance(block, config_class):
+        return block
+    values: dict[str, Any] = dict(block or {})  # type: ignore[arg-type]  # a mapping here
+    names = {field.name for field in fields(config_class)}  # type: ignore[arg-type]  # a dataclass
+    unknown = sorted(key for key in values if key not in names)
+    for key in unknown:
+        if close := difflib.get_close_matches(key, names, n=1, cutoff=0.8):
+            raise ConfigError(f"unknown key {key!r}", where=location, fix=close[0])
+    if unknown:
+        logger.warning("%s: these keys have no effect here: %s", location, ", ".join(unknown))
+    return config_class(**{key: value for key, value in values.items() if key in names})
+
+
 class CommandLineProvider(ArchiveProvider):
     """A provider that runs its engine's command-line program."""
 
@@ -140,6 +203,8 @@ class CommandLineProvider(ArchiveProvider):
         self,
         binary: str,
         *,
+        exec: ExecConfig | Mapping[str, Any] | None = None,  # noqa: A002 - the name of the block in configurations
+        probe: ProbeConfig | Mapping[str, Any] | None = None,
         image: str | None = None,
         image_rewrites: Sequence[Mapping[str, str]] = (),
         run_id: str | None = None,
@@ -148,12 +213,36 @@ class CommandLineProvider(ArchiveProvider):
         max_transfer_bytes: int = DEFAULT_MAX_TRANSFER_BYTES,
     ) -> None:
         self.binary = binary
+        self.exec_config = read_block(ExecConfig, exec, f"sandbox {self.name}.exec")
+        self.probe_config = read_block(ProbeConfig, probe, f"sandbox {self.name}.probe")
+        self._slots = asyncio.Semaphore(self.exec_config.concurrency or sys.maxsize)
         self.image = image
         self.image_rewrites = list(image_rewrites)
         self.run_id = run_id or secrets.token_hex(8)
         self.operation_timeout_s = operation_timeout_s
         self.max_output_bytes = max_output_bytes
         self.max_transfer_bytes = max_transfer_bytes
+
+    start_timeout_s: float | None = None
+
+    def _exec_timeout(self, options: ExecOptions) -> float:
+        """Return the time limit of a command: its own, that of the block `exec`, or the default."""
+        if options.get("timeout_s") is None and self.exec_config.default_timeout_s is not None:
+            options = {**options, "timeout_s": self.exec_config.default_timeout_s}
+        return exec_timeout(options) + self.exec_config.timeout_grace_s
+
+    async def _probe(self, handle: SandboxHandle) -> None:
+        """Run the command of the block `probe`, if it has one; remove the sandbox if the command fails."""
+        probe = self.probe_config
+        if not probe.enabled or not probe.command:
+            return
+        try:
+            result = await self.exec(handle, probe.command, timeout_s=probe.timeout_s)
+            if result.return_code:
+                raise SandboxCreateError(f"the probe failed: {result.stderr[-600:]}", where=handle.sandbox_id)
+        except BaseException:
+            await asyncio.shield(self.close(handle))
+            raise
 
     @abstractmethod
     def _create_command(self, name: str, image: str, spec: SandboxSpec) -> tuple[list[str], dict[str, str]]:
@@ -187,11 +276,12 @@ class CommandLineProvider(ArchiveProvider):
             await asyncio.shield(self.close(handle))
             raise
         await self._write_spec_files(handle, spec)
+        await self._probe(handle)
         return handle
 
     async def _run_create_command(self, argv: Sequence[str], spec: SandboxSpec, environ: Mapping[str, str]) -> None:
         """Run the command that creates a sandbox; raise SandboxCreateError if it fails or times out."""
-        timeout_s = spec.ready_timeout_s or DEFAULT_READY_TIMEOUT_S
+        timeout_s = spec.ready_timeout_s or self.start_timeout_s or DEFAULT_READY_TIMEOUT_S
         location = f"{self.name} {spec.image}"
         try:
             finished = await self._run(argv, timeout_s=timeout_s, environ=environ)

@@ -17,6 +17,16 @@ _SHIPPED = {
     "local": "nemo_gym.sandbox.providers.local:LocalProvider",
 }
 
+_SERVICES = {
+    "daytona": "a Daytona account and the package daytona",
+    "e2b": "an E2B account and the package e2b",
+    "ecs_fargate": "an AWS account and the package boto3",
+    "enroot": "the program enroot on a Slurm cluster",
+    "opensandbox": "an OpenSandbox service and the package opensandbox",
+    "openshell": "an OpenShell service and its package",
+}
+"""Names that configurations use, with what the engine needs; a package may provide them by entry point."""
+
 _registered: dict[str, type[SandboxProvider]] = {}
 
 
@@ -46,6 +56,8 @@ def get_provider_class(name: str) -> type[SandboxProvider]:
     for entry_point in entry_points(group=ENTRY_POINT_GROUP, name=name):
         loaded: type[SandboxProvider] = entry_point.load()
         return loaded
+    if name in _SERVICES:
+        return _missing_provider(name)
     names = list_providers()
     close = difflib.get_close_matches(name, names, n=1)
     raise ConfigError(f"unknown sandbox provider {name!r}", fix=close[0] if close else f"one of {', '.join(names)}")
@@ -54,8 +66,25 @@ def get_provider_class(name: str) -> type[SandboxProvider]:
 def list_providers() -> list[str]:
     """Return all names that `get_provider_class` accepts, sorted."""
     return sorted(
-        {*_registered, *_SHIPPED, *(entry_point.name for entry_point in entry_points(group=ENTRY_POINT_GROUP))}
+        {
+            *_registered,
+            *_SHIPPED,
+            *_SERVICES,
+            *(entry_point.name for entry_point in entry_points(group=ENTRY_POINT_GROUP)),
+        }
     )
+
+
+def _missing_provider(name: str) -> type[SandboxProvider]:
+    """Return a class for a known provider that is not available here: creating an object of it raises."""
+
+    def raise_missing(_cls: type, **_: Any) -> SandboxProvider:
+        raise ConfigError(
+            f"the sandbox provider {name!r} is not available here: it needs {_SERVICES[name]}",
+            fix=f"install a package with the entry point {ENTRY_POINT_GROUP}:{name}, or use docker, apptainer or local",
+        )
+
+    return type(f"Missing_{name}", (SandboxProvider,), {"name": name, "__new__": raise_missing})
 
 
 def create_provider(config: Mapping[str, Any]) -> SandboxProvider:

@@ -70,14 +70,19 @@ class CaptureAdmission(StagingModel):
         return self
 
 
-class StagedCallBaseSnapshot(StagingModel):
-    """A staged call without its extras. The digest is computed again when it is read."""
+class StagedCallIdentity(StagingModel):
+    """The fields with which every record of a staged call begins."""
 
     digest_version: Literal[2] = 2
     extras_digest_version: Literal[1] = 1
     rollout_id: str
     model_call_id: str
     parent_call_id: str | None = None
+
+
+class StagedCallBaseSnapshot(StagedCallIdentity):
+    """A staged call without its extras. The digest is computed again when it is read."""
+
     mode: CaptureMode
     prev_len: int = Field(ge=0)
     delta_len: int = Field(gt=0)
@@ -136,14 +141,9 @@ class StageResult(StagingModel):
     error: str | None = None
 
 
-class CommitCoords(StagingModel):
+class CommitCoords(StagedCallIdentity):
     """Where a worker staged a call; returned with the answer of the model."""
 
-    digest_version: Literal[2] = 2
-    extras_digest_version: Literal[1] = 1
-    rollout_id: str
-    model_call_id: str
-    parent_call_id: str | None = None
     prev_len: int = Field(default=0, ge=0)
     delta_len: int = Field(default=0, ge=0)
     cum_len: int = Field(default=0, ge=0)
@@ -164,14 +164,9 @@ class CommitCoords(StagingModel):
         return self
 
 
-class CallRecord(StagingModel):
+class CallRecord(StagedCallIdentity):
     """One row of the ledger."""
 
-    digest_version: Literal[2] = 2
-    extras_digest_version: Literal[1] = 1
-    rollout_id: str
-    model_call_id: str
-    parent_call_id: str | None = None
     mode: CaptureMode
     prev_len: int
     delta_len: int

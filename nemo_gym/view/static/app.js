@@ -159,7 +159,8 @@ function navigation(runs) {
 // ---- pieces
 
 const number = (value, digits = 3) => (value === null || value === undefined ? "–" : Number.isInteger(value) ? value.toLocaleString("en") : value.toFixed(digits));
-const spread = (reward) => (reward.half_width_95 === null ? "" : ` ± ${reward.half_width_95.toFixed(3)}`);
+const spread = (score) =>
+  score.interval_95 === null ? "" : ` [${score.interval_95.map((bound) => bound.toFixed(3)).join(", ")}]`;
 const card = (name, value, note = "") => el("div", { class: "card" }, el("span", { class: "soft" }, name), el("b", {}, value), el("span", { class: "soft" }, note));
 const badge = (row) => el("span", { class: `badge ${row.outcome}` }, row.kind && row.outcome !== "scored" ? `${row.outcome}: ${row.kind}` : row.outcome);
 
@@ -303,9 +304,8 @@ async function grouped() {
 async function comparison(runs) {
   const found = await source.compare(state.run, state.other);
   const names = [state.run, state.other].map((run) => runs.find((entry) => entry.number === run)?.name ?? run);
-  const half = found.half_width_95 === null ? "" : ` ± ${found.half_width_95.toFixed(3)}`;
   return [el("h1", {}, `${names[1]} against ${names[0]}`),
-    el("div", { class: "cards" }, card("Difference of means", found.mean_difference === null ? "–" : `${number(found.mean_difference)}${half}`, "95 %, paired by task"), card("Better", number(found.better), "tasks"), card("Worse", number(found.worse), "tasks"), card("In both", number(found.tasks), "tasks")),
+    el("div", { class: "cards" }, card("Difference of means", found.mean_difference === null ? "–" : `${number(found.mean_difference)}${spread(found)}`, "95 %, paired by task"), card("Better", number(found.better), "tasks"), card("Worse", number(found.worse), "tasks"), card("In both", number(found.tasks), "tasks")),
     el("h2", {}, "Tasks that differ, most first"),
     grid(["Task", names[0], names[1], "Difference"], found.rows.map((row) => [el("a", { href: address(state.run, "/rollouts", { where: `task == ${row.task}` }) }, String(row.task)), number(row.first), number(row.second), number(row.second - row.first)]))];
 }

@@ -96,3 +96,12 @@ def test_an_option_with_two_keys_is_refused(http: TestClient) -> None:
     row = {**ROW, "options": [{"A": "x", "B": "y"}, "C"]}
 
     assert http.post("/verify", json={**row, "response": text_response(r"\boxed{C}")}).status_code == 422
+
+
+def test_an_expression_that_backtracks_without_end_is_no_answer(http: TestClient) -> None:
+    """A reply of 80 letters stopped the process of the server, and with it the rollouts of all others."""
+    row = {**ROW, "template_metadata": {"output_regex": r"^(a|aa)+$"}}
+
+    verdict = verify_reply(http, row, "a" * 80 + "b")
+
+    assert (verdict["reward"], verdict["extracted_answer"]) == (0.0, None)

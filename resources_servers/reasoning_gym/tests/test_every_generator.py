@@ -139,6 +139,9 @@ def test_a_hedge_pays_no_more_than_its_wrong_half(pool: WorkerPool) -> None:
         ("[1, 2.0]", "[1, 2]", False),
         ("ｋnave knight", "knave", True),
         ("anything", None, False),
+        ("--418", "-418", True),
+        ("- -418", "-418", True),
+        ("-418", "-418", False),
     ],
 )
 def test_an_answer_may_not_contain_more_than_the_right_one(answer: str, oracle: str | None, is_refused: bool) -> None:

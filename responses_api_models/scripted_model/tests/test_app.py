@@ -119,13 +119,28 @@ def test_chat_uses_the_same_script():
     client = http(CALL, DONE)
     user, call = {"role": "user", "content": "weather?"}, {"role": "assistant", "content": "let me see"}
 
-    first = client.post("/v1/chat/completions", json={"messages": [user]}).json()["choices"][0]
+    answer = client.post("/v1/chat/completions", json={"messages": [user]}).json()
+    first = answer["choices"][0]
     second = client.post("/v1/chat/completions", json={"messages": [user, call]}).json()["choices"][0]
 
     assert first["finish_reason"] == "tool_calls"
     assert first["message"]["tool_calls"][0]["function"] == {"arguments": '{"city": "Oslo"}', "name": "get_weather"}
-    assert second["message"]["content"] == "<think>cold means coat</think>Take a coat."
+    assert second["message"]["content"] == "Take a coat."
+    assert second["message"]["reasoning_content"] == "cold means coat"
     assert second["finish_reason"] == "stop"
+    assert answer["usage"]["total_tokens"] == answer["usage"]["prompt_tokens"] > 0
+
+
+def test_call_ids_differ_between_rollouts_and_are_reproducible():
+    """A harness or trainer that joins calls by their id must not mix rollouts."""
+    client = http(CALL, DONE)
+
+    ids = [
+        client.post(f"{prefix}/v1/responses", json={"input": "x"}).json()["output"][-1]["call_id"]
+        for prefix in ("", "/ng-rollout/3-1", "/ng-rollout/3-2", "/ng-rollout/3-1")
+    ]
+
+    assert ids == ["call_0_0", "call_3-1_0_0", "call_3-2_0_0", "call_3-1_0_0"]
 
 
 def test_an_answer_can_be_cut_by_the_token_limit():

@@ -132,6 +132,8 @@ async def test_a_limit_of_zero_tokens_reaches_the_engine_which_refuses_it() -> N
         ({"frequency_penalty": 0.5}, {"frequency_penalty": 0.0}),
         ({"presence_penalty": 0.5}, {"presence_penalty": 0.0}),
         ({"logit_bias": {"3": 5}}, {"logit_bias": {}}),
+        ({"top_k": 5}, {"top_k": -1}),
+        ({"min_p": 0.1}, {"min_p": 0}),
         ({"metadata": {"extra_body": '{"top_k": 5}'}}, {"metadata": {"extra_body": '{"top_k": -1}'}}),
         ({"metadata": {"extra_body": '{"min_p": 0.1}'}}, {"metadata": {"extra_body": '{"min_p": 0}'}}),
         (

@@ -227,7 +227,7 @@ class MockEngine:
             entries = [text | {"logprob": entry["logprob"]} for text, entry in zip(texts, entries, strict=True)]
         parsed = {"index": 0, "message": message, "finish_reason": choice["finish_reason"], "logprobs": None}
         parsed["logprobs"] = {"content": entries} if entries else None
-        head = {"id": "g", "object": "chat.completion", "created": 1, "model": body["model"]}
+        head = {"id": f"g-{len(self.calls)}", "object": "chat.completion", "created": 1, "model": body["model"]}
         return web.json_response({**head, "choices": [parsed]})
 
     async def tokenize(self, body: Json) -> web.Response:

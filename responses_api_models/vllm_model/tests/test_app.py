@@ -12,7 +12,7 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.transport import http
 from responses_api_models.openai_model.tests.endpoint import Reply, ask, listening, unused_url
 from responses_api_models.vllm_model.app import VLLMModel
-from responses_api_models.vllm_model.tests.support import USER, completion, model
+from responses_api_models.vllm_model.tests.support import USER, completion, logprobs, model
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,11 @@ async def test_reasoning_is_separated_wherever_vllm_puts_it(body: dict[str, Any]
     thought, message = (await reply.json())["output"]
     assert thought["summary"][0]["text"] == "2 and 2"
     assert message["content"][0]["text"] == "four"
-    assert (await chat.json())["choices"][0]["message"]["content"] == "<think>2 and 2</think>four"
+    answer = (await chat.json())["choices"][0]["message"]
+    is_separate = body["choices"][0]["message"]["content"] == "four"
+    assert answer["content"] == ("four" if is_separate else "<think>2 and 2</think>four")
+    assert answer.get("reasoning_content") == ("2 and 2" if is_separate else None)
+    assert "reasoning" not in answer
 
 
 @pytest.mark.asyncio
@@ -210,6 +214,22 @@ async def test_a_conversation_stays_with_its_endpoint():
 
 
 @pytest.mark.asyncio
+async def test_a_rollout_stays_with_its_endpoint_without_a_cookie():
+    """Programs outside of the agent keep no cookies; their calls would be spread and miss the prefix cache."""
+    async with AsyncExitStack() as stack:
+        endpoints = [await stack.enter_async_context(listening(chat=Reply(completion()))) for _ in range(3)]
+        server = model([endpoint.url for endpoint in endpoints])
+        for number in range(12):
+            for path in ("/v1/chat/completions", "/budget/00000000000000aa-c0/v1/chat/completions"):
+                await ask(server, f"/ng-rollout/{number}-0{path}", {"messages": [USER]})
+
+    counts = [len(endpoint.calls) for endpoint in endpoints]
+    assert sum(counts) == 24
+    assert all(count % 2 == 0 for count in counts)
+    assert sum(count > 0 for count in counts) > 1
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "body",
     [
@@ -237,7 +257,7 @@ async def test_another_refusal_keeps_its_status_and_text():
     async with listening(chat=Reply(b"temperature must be non-negative", 400)) as endpoint:
         reply = await ask(model(endpoint.url), "/v1/responses", {"input": "?"})
 
-    assert reply.status == 500
+    assert reply.status == 400
     assert reply.headers["x-nemo-gym-upstream-status"] == "400"
     assert reply.headers["x-nemo-gym-failed"] == "policy_model"
     assert "non-negative" in await reply.text()
@@ -252,9 +272,8 @@ async def test_another_refusal_keeps_its_status_and_text():
         (Reply({"error": "queue"}), "no choices"),
         (Reply({"choices": [{"index": 0}]}), "no message"),
         (Reply({"choices": [{"message": {"content": 5}}]}), "is not a valid ChatCompletion"),
-        (Reply(b"Unauthorized", 401), "Unauthorized"),
     ],
-    ids=["not JSON", "half a body", "no choices", "no message", "another shape", "wrong key"],
+    ids=["not JSON", "half a body", "no choices", "no message", "another shape"],
 )
 async def test_a_bad_answer_is_named_and_attributed(body: Reply, words: str):
     """The user must learn which server failed and why."""
@@ -264,6 +283,90 @@ async def test_a_bad_answer_is_named_and_attributed(body: Reply, words: str):
     assert reply.status == 500
     assert reply.headers["x-nemo-gym-failed"] == "policy_model"
     assert words in await reply.text()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        (
+            "'max_tokens' or 'max_completion_tokens' is too large: 64000. This model's maximum context length is 32768 "
+            "tokens and your request has 100 input tokens (64000 > 32768 - 100)."
+        ),
+        (
+            "This model's maximum context length is 32768 tokens. However, you requested 64100 tokens (100 in the "
+            "messages, 64000 in the completion). Please reduce the length of the messages or completion."
+        ),
+        (
+            "You passed 100 input tokens and requested 64000 output tokens. However, the model's context length is "
+            "only 32768 tokens, resulting in a maximum input length of 0 tokens."
+        ),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_output_limit_above_the_context_is_capped(refusal: str, stream: bool):
+    """Coding agents ask for 64,000 tokens of any model; an empty answer would be scored 0."""
+    too_large = Reply({"error": {"message": refusal, "code": 400}}, 400)
+    body = {"model": "m", "max_tokens": 64000, "messages": [USER], "stream": stream}
+
+    async with listening(chat=[too_large, Reply(completion("four"))]) as endpoint:
+        reply = await ask(model(endpoint.url), "/v1/messages", body)
+
+    assert "four" in await reply.text()
+    assert [sent["max_tokens"] for sent in endpoint.bodies] == [64000, 32668]
+
+
+@pytest.mark.asyncio
+async def test_options_of_the_engine_reach_it_in_every_dialect():
+    """Sampling with other settings than requested would make results incomparable."""
+    options = {"top_k": 3, "min_p": 0.1, "chat_template_kwargs": {"enable_thinking": False}, "guided_json": {}}
+    stop = {"top_k": 3, "stop_sequences": ["end"]}
+
+    async with listening(chat=Reply(completion("four"))) as endpoint:
+        server = model(endpoint.url)
+        await ask(server, "/v1/responses", {"input": "hi", **options})
+        await ask(server, "/v1/chat/completions", {"messages": [USER], **options})
+        await ask(server, "/v1/chat/completions", {"messages": [USER], "stream": True, **options})
+        await ask(server, "/v1/messages", {"model": "m", "max_tokens": 5, "messages": [USER], **stop})
+
+    for body in endpoint.bodies[:3]:
+        assert {name: body[name] for name in options} == options
+    assert (endpoint.bodies[3]["top_k"], endpoint.bodies[3]["stop"]) == (3, ["end"])
+
+
+@pytest.mark.asyncio
+async def test_what_chat_cannot_express_is_a_400_that_names_the_field():
+    """A client that gets a server error sends the request again and again."""
+    async with listening(chat=Reply(completion("four"))) as endpoint:
+        items = [{"type": "item_reference", "id": "msg_1"}]
+        reply = await ask(model(endpoint.url), "/v1/responses", {"input": items})
+        streamed = await ask(model(endpoint.url), "/v1/responses", {"input": items, "stream": True})
+
+    for answer in (reply, streamed):
+        error = (await answer.json())["error"]
+        assert (answer.status, error["type"], error["param"]) == (400, "invalid_request_error", "input[0]")
+        assert answer.headers["x-nemo-gym-failed"] == "policy_model"
+    assert endpoint.calls == []
+
+
+@pytest.mark.asyncio
+async def test_token_ids_of_vllm_stay_for_a_caller_that_requests_them():
+    """Harnesses that collect rollouts themselves read vLLM's own fields."""
+    engine = completion("four")
+    engine["prompt_token_ids"], engine["choices"][0]["token_ids"] = [1, 2], [3]
+    engine["choices"][0]["logprobs"] = logprobs(("four", -0.5))
+    settings = {"return_token_id_information": True, "request_prompt_and_generation_token_ids": True}
+
+    async with listening(chat=Reply(engine)) as endpoint:
+        server = model(endpoint.url, **settings)
+        with_ids = await ask(server, "/v1/chat/completions", {"messages": [USER], "return_token_ids": True})
+        silent = await ask(server, "/v1/chat/completions", {"messages": [USER]})
+
+    first, second = await with_ids.json(), await silent.json()
+    assert (first["prompt_token_ids"], first["choices"][0]["token_ids"]) == ([1, 2], [3])
+    assert first["choices"][0]["message"]["generation_token_ids"] == [3]
+    assert "prompt_token_ids" not in second
+    assert "token_ids" not in second["choices"][0]
 
 
 @pytest.mark.asyncio

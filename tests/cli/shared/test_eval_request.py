@@ -10,15 +10,20 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym.cli.parser import build_parser
 from nemo_gym.cli.shared.eval_request import (
     check_agent,
+    choose_output,
     collection_config,
     load_driver,
     parse_repeats,
     prepare_command,
+    run_labels,
 )
-from nemo_gym.cli.shared.options import UsageError, resolve_config
+from nemo_gym.cli.shared.options import UsageError, config_overrides, resolve_config
 from nemo_gym.config.keys import value_of
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollout_collection import RolloutCollectionConfig
+from nemo_gym.rollouts.row_selection import RowSelection
+from nemo_gym.rollouts.run_files import RunFiles
+from nemo_gym.rollouts.run_folders import RunLabels
 
 
 def parse(*words: str) -> argparse.Namespace:
@@ -27,7 +32,9 @@ def parse(*words: str) -> argparse.Namespace:
 
 
 def make_collection(rows: Path, *words: str, **keys: Any) -> RolloutCollectionConfig:
-    return collection_config(parse("-i", str(rows), *words), OmegaConf.create(keys), DictConfig({}))
+    args = parse("-i", str(rows), *words)
+    target = Path(args.output_jsonl_fpath or "x.jsonl")
+    return collection_config(args, OmegaConf.create(keys), DictConfig({}), target)
 
 
 @pytest.fixture
@@ -52,13 +59,15 @@ def test_every_flag_reaches_its_key(rows: Path) -> None:
     """A flag without effect misleads its user."""
     words = "-a agent --num-repeats 2 --concurrency 8 --resume --force-resume --disable-aggregation --max-failures 5 -x"
     limits = "--max-attempts 4 --rollout-timeout 60 --max-steps 9 --max-rollout-tokens 1000 --max-total-tokens 5000"
-    chosen = make_collection(rows, *words.split(), *limits.split(), "--top-p", "0.9", "--max-output-tokens", "10")
+    sampling = "--max-cost 2 --top-p 0.9 --max-output-tokens 10"
+    chosen = make_collection(rows, *words.split(), *limits.split(), *sampling.split())
 
     assert chosen.model_dump(
         include={
             "agent_name", "num_repeats", "num_samples_in_parallel", "resume_from_cache", "force_resume",
             "disable_aggregation", "max_failures", "fail_fast", "responses_create_params", "max_rollout_attempts",
             "rollout_timeout_seconds", "max_steps_per_rollout", "max_tokens_per_rollout", "max_total_tokens",
+            "max_total_cost",
         }
     ) == {
         "agent_name": "agent",
@@ -75,6 +84,7 @@ def test_every_flag_reaches_its_key(rows: Path) -> None:
         "max_steps_per_rollout": 9,
         "max_tokens_per_rollout": 1000,
         "max_total_tokens": 5000,
+        "max_total_cost": 2.0,
     }  # fmt: skip
     assert make_collection(rows, "--overwrite").overwrite
 
@@ -97,6 +107,65 @@ def test_all_problems_are_reported_together(rows: Path) -> None:
     assert raised.value.exit_status == 2
     for part in ("--limit (or +limit=…)", "--concurrency (or +num_samples_in_parallel=…)", "+verify_timeout_seconds=…"):
         assert part in message
+
+
+@pytest.mark.parametrize("text", ["0", "20-10", "0-3", "ten"])
+def test_a_limit_that_selects_no_row_is_refused(rows: Path, text: str) -> None:
+    """`--limit 0` once ran all rows, which can be expensive."""
+    with pytest.raises(UsageError, match="neither a number from 1 nor a range"):
+        make_collection(rows, "--limit", text)
+
+
+def test_the_flags_that_choose_rows_reach_the_selection(rows: Path) -> None:
+    """A flag without effect misleads its user."""
+    words = ["--limit", "10-20", "--where", "level > 3", "--ids", "a, 7", "--shuffle", "--seed", "5"]
+
+    selection = make_collection(rows, *words).selection
+
+    assert selection == RowSelection(limit="10-20", where="level > 3", ids=("a", "7"), shuffle_seed=5)
+    with pytest.raises(UsageError, match="--seed is the seed of --shuffle"):
+        make_collection(rows, "--seed", "5")
+
+
+def test_each_run_gets_a_folder_and_resume_finds_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three plain runs once left only the last two."""
+    monkeypatch.chdir(tmp_path)
+    labels, config = RunLabels(environment="math", model="org/small"), DictConfig({"results_dir": "runs"})
+
+    first, is_new = choose_output(parse(), config, labels)
+    second, _ = choose_output(parse(), config, labels)
+    first.touch()
+    RunFiles(first).identity.write_text('{"started_at": "2026-01-01"}')
+    labels.write(first)
+
+    assert is_new and first.parent != second.parent
+    assert first.parent.name.endswith("-math-org_small") and first.name == "rollouts.jsonl"
+    assert choose_output(parse("--resume"), config, labels) == (first, False)
+    assert choose_output(parse("--resume"), config, RunLabels(environment="math", model="large"))[1]
+    assert choose_output(parse("-o", "x.jsonl"), config, labels) == (Path("x.jsonl"), False)
+
+
+def test_repeated_selectors_combine_and_two_model_types_are_refused() -> None:
+    """`--resources-server a --resources-server b` once kept only b, without a word."""
+    both = config_overrides(parse("--resources-server", "arithmetic", "--resources-server", "quiz"))[0]
+
+    assert "arithmetic.yaml" in both and "quiz.yaml" in both
+    for flag in ("--model-type", "--model"):
+        with pytest.raises(UsageError, match=f"{flag} is given as a and b"):
+            config_overrides(parse(flag, "a", flag, "b"))
+
+
+def test_labels_come_from_the_selectors_and_the_policy_model() -> None:
+    """They name the folder of the run, and let --resume and --last-failed find it."""
+    served = {
+        "policy_model": {"responses_api_models": {"openai_model": {"entrypoint": "app.py"}}},
+        "math_agent": {"responses_api_agents": {"simple_agent": {"entrypoint": "app.py"}}},
+    }
+
+    assert run_labels(parse("--environment", "math"), {**served, "policy_model_name": "small"}) == RunLabels(
+        environment="math", model="small"
+    )
+    assert run_labels(parse(), served) == RunLabels(environment="math_agent", model="openai_model")
 
 
 def test_the_earlier_name_of_a_key_is_still_read(rows: Path) -> None:
@@ -128,7 +197,7 @@ def test_rows_come_from_the_agents_without_an_input(tmp_path: Path, rows: Path) 
     agent = {"entrypoint": "app.py", "datasets": [dataset]}
     served = OmegaConf.create({"agent": {"responses_api_agents": {"simple_agent": agent}}})
 
-    chosen = collection_config(parse("--split", "example", "-o", str(tmp_path / "x.jsonl")), DictConfig({}), served)
+    chosen = collection_config(parse("--split", "example"), DictConfig({}), served, tmp_path / "x.jsonl")
 
     assert chosen.input_jsonl_fpath == str(tmp_path / "x" / "preprocessed_datasets" / "example.jsonl")
     assert '"agent"' in Path(chosen.input_jsonl_fpath).read_text()

@@ -78,7 +78,7 @@ def test_the_text_has_tally_scores_files_and_the_next_commands(
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines[1] == "timeout: policy_model: not done within 3 s"
     assert lines[2].startswith("2 scored · 1 failed (timeout 1) · 2.0 s (1.5/s)")
-    assert lines[3].startswith("mean reward  0.5000 ±")
+    assert lines[3].startswith("mean reward  0.5 [0.00")
     assert "  mean/reward      0.5  [0.25, 0.75]" in lines
     assert "  pass@1/accuracy  50   [25, 75]" in lines
     assert "  pass@1/other     20" in lines
@@ -180,15 +180,19 @@ def test_the_command_to_continue_shows_no_secret(words: list[str], expected: str
 
 
 def test_a_command_without_effect_is_not_suggested(tmp_path: Path) -> None:
-    """Rollouts without attempts left need one more attempt; permanent failures need no command."""
+    """Rollouts without attempts left need one more attempt; failures that agents declare permanent need no command."""
     target = tmp_path / "x.jsonl"
     worn_out = make_report(target, failed=1, max_attempts=1).next_commands()
     hopeless = make_report(target)
-    hopeless.progress(FailedRollout(job(7), Failure("model_refused", "model", "401", "policy_model", retryable=False)))
+    hopeless.progress(FailedRollout(job(7), Failure("bad_task", "agent", "no", "math_agent", retryable=False)))
+    refused = make_report(target)
+    refused.progress(FailedRollout(job(7), Failure("model_refused", "model", "400", "policy_model", retryable=False)))
+    final = make_report(target, plan=PlanSummary(total=3, given_up=1, final=1, to_run=2))
     given_up = make_report(target, plan=PlanSummary(total=3, given_up=1, to_run=2)).next_commands()
 
     assert worn_out["try once more"] == "gym eval run --config 'my file.yaml' --max-attempts 2 --resume"
-    assert hopeless.next_commands() == {}
+    assert hopeless.next_commands() == final.next_commands() == {}
+    assert "--max-attempts 4" in refused.next_commands()["try once more"]
     assert "--max-attempts 4" in given_up["try once more"]
 
 

@@ -57,7 +57,7 @@ def test_the_headline_has_all_numbers() -> None:
     """Users judge a run by these numbers while it is running."""
     text = " · ".join(headline(busy_progress(Clock())))
 
-    assert text.startswith("40/100 40 % · 2.2/s · 0 running · ETA 0:28 · mean 0.500 ± 0.")
+    assert text.startswith("40/100 40 % · 2.2/s · 0 running · ETA 0:28 · mean 0.500 [0.")
     assert "36.0k tokens (2.0k/s)" in text
     assert text.endswith("3 failed (timeout 3) · 1 limit (tokens 1)")
 

@@ -43,9 +43,23 @@ def test_warnings_of_servers_are_shown_up_to_a_limit(capsys: pytest.CaptureFixtu
         printer("cell 0", f"WARNING number {number}")
 
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "(cell 0) WARNING number 0"
+    assert lines[0] == "Warning: number 0"
     assert len(lines) == MAX_WARNINGS + 1
     assert lines[-1] == LIMIT_NOTICE
+
+
+def test_a_warning_is_shown_once_whichever_cell_reports_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every rollout of a run meets the same endless refusal; the user needs to read it once."""
+    printer = ServerLogPrinter(verbose=False)
+
+    for cell in (0, 1, 0):
+        printer(f"cell {cell}", "ERROR nemo_gym.serve: policy_model: POST /v1/responses failed: no")
+    printer("mine", "ERROR nemo_gym.serve: mine: POST /verify failed: no")
+
+    assert capsys.readouterr().err.splitlines() == [
+        "Error: policy_model: POST /v1/responses failed: no",
+        "(mine) Error: mine: POST /verify failed: no",
+    ]
 
 
 def test_verbose_shows_every_line_of_servers(capsys: pytest.CaptureFixture[str]) -> None:

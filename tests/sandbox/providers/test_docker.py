@@ -1,7 +1,6 @@
 """The Docker provider, against a fake `docker` that records its calls."""
 
 import asyncio
-import os
 
 import pytest
 
@@ -97,9 +96,8 @@ async def test_a_cancelled_command_is_killed(docker):
     """A cancelled rollout must not leave its program running until the container ends."""
     async with AsyncSandbox(provider_of(docker), SandboxSpec(image="a")) as sandbox:
         begun = docker.state / "boxes" / sandbox.sandbox_id / "begun"
-        os.mkfifo(begun)
-        running = asyncio.create_task(sandbox.exec("echo yes > begun; sleep 300"))
-        assert await asyncio.to_thread(begun.read_text) == "yes\n"
+        running = asyncio.create_task(sandbox.exec("touch begun; sleep 300"))
+        await wait_until(begun.exists)  # has an end, unlike a read of a pipe that the command does not open
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -256,13 +254,14 @@ async def test_connect_finds_a_running_sandbox(docker):
     """An agent may start a sandbox that its verifier inspects."""
     sandbox = await AsyncSandbox(provider_of(docker), SandboxSpec(image="a")).start()
 
-    again = await AsyncSandbox.connect(provider_of(docker), sandbox.serialize())
+    descriptor = await sandbox.serialize()
+    again = await AsyncSandbox.connect(descriptor, provider=provider_of(docker))
     result = await again.exec("echo here")
     await again.stop()
 
     assert result.stdout == "here\n"
     with pytest.raises(SandboxError, match="stopped, not running"):
-        await AsyncSandbox.connect(provider_of(docker), sandbox.serialize())
+        await AsyncSandbox.connect(descriptor, provider=provider_of(docker))
 
 
 async def test_create_options_become_engine_arguments():

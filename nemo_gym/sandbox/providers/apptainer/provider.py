@@ -1,15 +1,18 @@
 """Sandboxes as Apptainer instances, driven through the `apptainer` command; no daemon is needed."""
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
 from nemo_gym.sandbox.providers.container_engine import (
     BoundedOutput,
     CommandLineProvider,
+    StartConfig,
     exec_result,
     handle_state,
     option_arguments,
+    read_block,
 )
 from nemo_gym.sandbox.spec import (
     ExecOptions,
@@ -20,7 +23,6 @@ from nemo_gym.sandbox.spec import (
     SandboxStatus,
     SandboxUnsupportedError,
     command_argv,
-    exec_timeout,
 )
 
 DEFAULT_START_ARGUMENTS = ("--containall", "--cleanenv", "--no-home", "--writable-tmpfs")
@@ -32,6 +34,11 @@ elif [ -f "$1" ]; then exec tar -chf - -C "$(dirname "$1")" "./$(basename "$1")"
 else echo "$1: no such file or directory" >&2; exit 1
 fi
 """
+
+
+def _require_apptainer(binary: str) -> str:
+    """Return the path of the program, or its name if it is not installed: then the first command reports that."""
+    return shutil.which(binary) or binary
 
 
 class ApptainerProvider(CommandLineProvider):
@@ -48,15 +55,20 @@ class ApptainerProvider(CommandLineProvider):
         self,
         *,
         binary: str = "apptainer",
+        bin_path: str | None = None,
+        create: StartConfig | Mapping[str, Any] | None = None,
         fakeroot: bool = False,
         binds: Sequence[str] = (),
         start_arguments: Sequence[str] = DEFAULT_START_ARGUMENTS,
         **options: Any,
     ) -> None:
-        super().__init__(binary, **options)
+        super().__init__(_require_apptainer(bin_path or binary) or binary, **options)
+        self.create_config = read_block(StartConfig, create, "sandbox apptainer.create")
+        self.start_timeout_s = self.create_config.start_timeout_s
         self.fakeroot = fakeroot
-        self.binds = list(binds)
-        self.start_arguments = list(start_arguments)
+        self.binds = [*binds, *self.exec_config.default_binds]
+        extra_arguments = (*self.create_config.extra_start_args, *self.create_config.extra_run_args)
+        self.start_arguments = [*start_arguments, *extra_arguments]
 
     def _create_command(self, name: str, image: str, spec: SandboxSpec) -> tuple[list[str], dict[str, str]]:
         memory_mib = spec.resources.memory_mib
@@ -93,15 +105,18 @@ class ApptainerProvider(CommandLineProvider):
         if user is not None and not (self.fakeroot and str(user) in ("root", "0")):
             problem = f"apptainer cannot run a command as {user!r}"
             raise SandboxUnsupportedError(problem, where=handle.sandbox_id, fix="for root, set fakeroot: true")
-        timeout_s = exec_timeout(options)
+        timeout_s = self._exec_timeout(options)
         env = {**handle_state(handle).get("env", {}), **(options.get("env") or {})}
-        finished = await self._run(
-            _exec_command(handle.sandbox_id, command_argv(command), cwd=options.get("cwd") or self._workdir(handle)),
-            timeout_s=timeout_s,
-            environ=_client_environment(env),
-            stdout=BoundedOutput(self.max_output_bytes),
-            stderr=BoundedOutput(self.max_output_bytes),
-        )
+        arguments = ["exec", *self.exec_config.extra_exec_args]
+        cwd = options.get("cwd") or self._workdir(handle)
+        async with self._slots:
+            finished = await self._run(
+                [*arguments, *_exec_command(handle.sandbox_id, command_argv(command), cwd=cwd)[1:]],
+                timeout_s=timeout_s,
+                environ=_client_environment(env),
+                stdout=BoundedOutput(self.max_output_bytes),
+                stderr=BoundedOutput(self.max_output_bytes),
+            )
         if finished.return_code == 255 and "FATAL:" in finished.stderr:
             # An error of the apptainer client, not of the command.
             return SandboxExecResult(finished.stdout, finished.stderr, 255, "sandbox")
@@ -121,7 +136,7 @@ class ApptainerProvider(CommandLineProvider):
     async def endpoint(self, handle: SandboxHandle, port: int) -> SandboxEndpoint:
         if any(argument.startswith("--net") for argument in self.start_arguments):  # not the host's network
             return await super().endpoint(handle, port)
-        return SandboxEndpoint(url=f"http://127.0.0.1:{port}")
+        return SandboxEndpoint(f"http://127.0.0.1:{port}")
 
 
 def _exec_command(name: str, command: Sequence[str], *, cwd: str | None = None) -> list[str]:

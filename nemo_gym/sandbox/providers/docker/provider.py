@@ -10,8 +10,10 @@ from typing import Any, ClassVar, Unpack
 from nemo_gym.sandbox.providers.container_engine import (
     BoundedOutput,
     CommandLineProvider,
+    StartConfig,
     exec_result,
     option_arguments,
+    read_block,
 )
 from nemo_gym.sandbox.spec import (
     DEFAULT_TTL_S,
@@ -23,7 +25,6 @@ from nemo_gym.sandbox.spec import (
     SandboxSpec,
     SandboxStatus,
     command_argv,
-    exec_timeout,
 )
 
 LABEL_PREFIX = "nemo-gym"
@@ -46,7 +47,7 @@ _PRINT_PID = 'echo "$0:$$" >&2; exec "$@"'
 
 
 @dataclass(kw_only=True)
-class DockerCreateConfig:
+class DockerCreateConfig(StartConfig):
     """Options of `docker run`. The defaults give a container no new privileges and a bounded number of processes."""
 
     network: str | None = None
@@ -86,7 +87,7 @@ class DockerCreateConfig:
             "--volume": self.volumes,
             "--security-opt": "no-new-privileges" if self.no_new_privileges else None,
         }
-        return [*option_arguments(options), *self.extra_args]
+        return [*option_arguments(options), *self.extra_args, *self.extra_run_args, *self.extra_start_args]
 
 
 class DockerProvider(CommandLineProvider):
@@ -98,7 +99,8 @@ class DockerProvider(CommandLineProvider):
         self, *, binary: str = "docker", create: DockerCreateConfig | Mapping[str, Any] | None = None, **options: Any
     ) -> None:
         super().__init__(binary, **options)
-        self.create_config = create if isinstance(create, DockerCreateConfig) else DockerCreateConfig(**(create or {}))
+        self.create_config = read_block(DockerCreateConfig, create, "sandbox docker.create")
+        self.start_timeout_s = self.create_config.start_timeout_s
 
     def _create_command(self, name: str, image: str, spec: SandboxSpec) -> tuple[list[str], dict[str, str]]:
         """Return the arguments of `docker run` and the additional environment of the client."""
@@ -141,22 +143,24 @@ class DockerProvider(CommandLineProvider):
         self, handle: SandboxHandle, command: str | Sequence[str], **options: Unpack[ExecOptions]
     ) -> SandboxExecResult:
         """Run a command through a shell that prints its process id to stderr, and remove that line from the result."""
-        timeout_s = exec_timeout(options)
+        timeout_s = self._exec_timeout(options)
         mark = f"ng-{secrets.token_hex(8)}"
         variables, environ = _pass_environment(options.get("env") or {})
         argv = [
             "exec",
             *option_arguments({"--workdir": options.get("cwd") or None, "--user": options.get("user")}),
             *variables,
+            *self.exec_config.extra_exec_args,
             *(handle.sandbox_id, "sh", "-c", _PRINT_PID, mark),
             *command_argv(command),
         ]
         stdout_output = BoundedOutput(self.max_output_bytes)
         stderr_output = BoundedOutput(self.max_output_bytes + len(mark) + 32)  # more, for the line with the process id
         try:
-            finished = await self._run(
-                argv, timeout_s=timeout_s, environ=environ, stdout=stdout_output, stderr=stderr_output
-            )
+            async with self._slots:
+                finished = await self._run(
+                    argv, timeout_s=timeout_s, environ=environ, stdout=stdout_output, stderr=stderr_output
+                )
         except asyncio.CancelledError:
             await asyncio.shield(self._kill_in_container(handle, _split_pid_line(stderr_output.text(), mark)[0]))
             raise
@@ -182,7 +186,7 @@ class DockerProvider(CommandLineProvider):
         if not lines or not re.fullmatch(r"[\w.\[\]:]+:\d+", lines[0]):
             fix = f"set SandboxSpec(ports=[{port}])"
             raise SandboxError(f"port {port} is not published", where=handle.sandbox_id, fix=fix)
-        return SandboxEndpoint(url=f"http://{lines[0]}")
+        return SandboxEndpoint(f"http://{lines[0]}")
 
     async def _kill_in_container(self, handle: SandboxHandle, pid: int | None) -> None:
         """Kill the process group `pid` in the container: killing the docker client does not kill the command."""

@@ -149,10 +149,9 @@ class LocalProvider(ArchiveProvider):
         is_alive = current is not None and self.sandbox(current).box.alive
         return SandboxStatus.RUNNING if is_alive else SandboxStatus.STOPPED
 
-    async def connect(self, sandbox_id: str) -> SandboxHandle:
+    async def connect(self, descriptor: str | Mapping[str, Any]) -> SandboxHandle:
         """Return the handle of a sandbox of this provider object; sandboxes of other processes cannot be reached."""
-        await super().connect(sandbox_id)
-        return self._sandboxes[sandbox_id]
+        return self._sandboxes[(await super().connect(descriptor)).sandbox_id]
 
     async def close(self, handle: SandboxHandle) -> None:
         current = self._sandboxes.pop(handle.sandbox_id, None)

@@ -248,11 +248,11 @@ async def test_a_sandbox_ends_with_its_time_to_live():
 
 async def test_connect_finds_a_sandbox_of_the_same_provider(sandbox):
     """An agent and its verifier share a sandbox that way."""
-    again = await AsyncSandbox.connect(sandbox.provider, sandbox.serialize())
+    again = await AsyncSandbox.connect(await sandbox.serialize(), provider=sandbox.provider)
     assert (await again.exec("echo same")).stdout == "same\n"
 
     with pytest.raises(SandboxError, match="stopped"):
-        await AsyncSandbox.connect(sandbox.provider, {"provider_name": "local", "sandbox_id": "local-0"})
+        await AsyncSandbox.connect({"provider_name": "local", "sandbox_id": "local-0"}, provider=sandbox.provider)
 
 
 async def cancel_at_its_turn(sandbox, command):
@@ -308,7 +308,7 @@ async def test_a_box_is_ended_if_its_caller_was_cancelled_meanwhile(monkeypatch)
 
     monkeypatch.setattr("nemo_gym.sandbox.providers.local.provider.launch", launch_slowly)
     provider = LocalProvider(warm=0)
-    taking = asyncio.ensure_future(AsyncSandbox(provider, SMALL).start())
+    taking = asyncio.ensure_future(AsyncSandbox(provider, SMALL, owns_provider=False).start())
     await wait_until(begun.is_set)
     pool = await provider.open()
     taking.cancel()
@@ -354,7 +354,7 @@ async def test_every_box_is_used_once():
 
 def test_the_blocking_api_works():
     """Scripts have no event loop."""
-    with Sandbox({"local": {}}) as sandbox:
+    with Sandbox({"local": {}}, SandboxSpec()) as sandbox:
         assert sandbox.exec("echo sync").stdout == "sync\n"
 
 

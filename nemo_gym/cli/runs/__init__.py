@@ -1,0 +1,1 @@
+"""`gym runs`: the stored runs in a folder of results."""

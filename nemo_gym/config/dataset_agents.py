@@ -1,0 +1,39 @@
+"""Which agent runs the rows of a dataset: the agent that declares it, or the one that uses the declaring server."""
+
+from collections.abc import Iterable, Mapping
+
+from nemo_gym.config.instances import ServerInstance
+from nemo_gym.errors import ConfigError
+from nemo_gym.keys import AGENTS, RESOURCES
+
+
+def resolve_dataset_agent(
+    instances: Mapping[str, ServerInstance] | Iterable[ServerInstance], declaring_instance: str, pin: str | None = None
+) -> str:
+    """Return the agent of a dataset that `declaring_instance` declares; `pin` is the agent that the dataset names.
+
+    Raises:
+        ConfigError: the instance is neither an agent nor a resources server, several agents or none use the resources
+            server, or the pinned agent is not one of them.
+    """
+    listed = instances.values() if isinstance(instances, Mapping) else instances
+    by_name = {instance.name: instance for instance in listed}
+    owner = by_name.get(declaring_instance)
+    if owner is not None and owner.server_type == AGENTS:
+        agents = [declaring_instance]
+    elif owner is not None and owner.server_type == RESOURCES:
+        agents = [
+            instance.name
+            for instance in by_name.values()
+            if instance.server_type == AGENTS and instance.reference("resources_server") == declaring_instance
+        ]
+    else:
+        candidates = [instance.name for instance in by_name.values() if instance.server_type in (AGENTS, RESOURCES)]
+        problem = f"{declaring_instance!r} is no agent or resources server"
+        raise ConfigError(problem, fix=f"one of {', '.join(candidates)}")
+    chosen = [agent for agent in agents if pin in (None, agent)]
+    if len(chosen) != 1:
+        which = f"the agent {pin!r} does not use" if pin else f"{len(agents)} agents use"
+        fix = f"name one with agent_name or agent_map: {', '.join(agents) or 'add an agent'}"
+        raise ConfigError(f"{which} the resources server {declaring_instance!r} with the dataset", fix=fix)
+    return chosen[0]

@@ -1,0 +1,219 @@
+"""Events of a Responses stream: a finished response as events, and events as a response.
+
+These events, without sequence numbers, are also the neutral form of a live answer: `chat_stream.ChunkDecoder` and
+`ResponseEventDecoder` make them from what an endpoint streams, and each dialect of a client is encoded from them.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from nemo_gym.convert.json_access import Json, dict_at, expect_dict, expect_list, iter_dicts, short_repr, text_at
+from nemo_gym.convert.responses_chat import empty_response
+from nemo_gym.errors import ConversionError
+from nemo_gym.wire.base import GENERATION_FIELDS, TOKEN_FIELDS
+
+FINAL_EVENTS = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
+
+_TEXT_FIELDS = {"output_text": "text", "refusal": "refusal"}
+_UNFINISHED_FIELDS = frozenset({*TOKEN_FIELDS, *GENERATION_FIELDS, "encrypted_content"})
+_EMPTY_FIELDS: dict[str, Json] = {
+    "message": {"content": []},
+    "function_call": {"arguments": ""},
+    "custom_tool_call": {"input": ""},
+    "reasoning": {"summary": []},
+}
+"""The fields of an item that fill while it is generated, as the item begins."""
+
+
+def events_from_response(response: Json) -> Iterator[Json]:
+    """Yield every event of a finished response, without sequence numbers."""
+    response = expect_dict(response, "response")
+    yield from opening_events(response)
+    for index, item in enumerate(expect_list(response.get("output"), "output")):
+        yield from item_events(item, index)
+    yield closing_event(response)
+
+
+def numbered_events(events: Iterable[Json]) -> Iterator[Json]:
+    """Add the sequence numbers that clients expect."""
+    for number, event in enumerate(events):
+        yield {"type": event["type"], "sequence_number": number, **event}
+
+
+def opening_events(response: Json) -> Iterator[Json]:
+    """Yield the events with which a response begins; `response` may be finished or empty."""
+    start = {**response, "status": "in_progress", "output": [], "incomplete_details": None, "usage": None}
+    for name in ("created", "in_progress"):
+        yield {"type": f"response.{name}", "response": start}
+
+
+def closing_event(response: Json) -> Json:
+    """Return the last event of a response.
+
+    For an incomplete response it is `completed`, too; its status is inside. Clients would mistake `incomplete` for a
+    failed connection and send the request again.
+    """
+    name = "failed" if response.get("status") == "failed" else "completed"
+    return {"type": f"response.{name}", "response": response}
+
+
+def item_events(item: Any, index: int) -> Iterator[Json]:
+    """Yield the events of one finished output item."""
+    item = expect_dict(item, f"output[{index}]")
+    yield item_added(item, index)
+    yield from content_events(item, index)
+    yield {"type": "response.output_item.done", "output_index": index, "item": item}
+
+
+def item_added(item: Json, index: int) -> Json:
+    """Return the event with which an item begins: without its content, tokens and ciphertext."""
+    kind = item.get("type")
+    start = {key: value for key, value in item.items() if key not in _UNFINISHED_FIELDS}
+    if isinstance(kind, str) and kind in _EMPTY_FIELDS:
+        start |= {key: value for key, value in _EMPTY_FIELDS[kind].items() if key in item}
+        if kind == "reasoning":
+            start.pop("content", None)
+    if "status" in start:
+        start["status"] = "in_progress"
+    return {"type": "response.output_item.added", "output_index": index, "item": start}
+
+
+def content_events(item: Json, index: int) -> Iterator[Json]:
+    """Yield the events between the begin and the end of an item; none for an item of another kind or form."""
+    kind = item.get("type")
+    place: Json = {"item_id": item_id(item, index), "output_index": index}
+    if kind == "message":
+        for position, part in enumerate(_parts(item, "content")):
+            yield from part_events(part, {**place, "content_index": position})
+    elif kind == "function_call":
+        yield from value_events("function_call_arguments", "arguments", item.get("arguments"), place)
+    elif kind == "custom_tool_call":
+        yield from value_events("custom_tool_call_input", "input", item.get("input"), place)
+    elif kind == "reasoning":
+        for position, part in enumerate(_parts(item, "summary")):
+            yield from summary_events(part, {**place, "summary_index": position})
+        for position, part in enumerate(_parts(item, "content")):
+            yield from value_events("reasoning_text", "text", part.get("text"), {**place, "content_index": position})
+
+
+def item_id(item: Json, index: int) -> str:
+    """Return the id under which the events of an item refer to it."""
+    return str(item.get("id") or item.get("call_id") or f"item_{index}")
+
+
+def part_events(part: Json, place: Json) -> Iterator[Json]:
+    """Yield the events of one finished part of a message."""
+    kind = part.get("type")
+    field = _TEXT_FIELDS.get(kind) if isinstance(kind, str) else None
+    start = {**part, field: ""} if field else part
+    extras: Json = {"annotations": []} if field == "text" else {}
+    yield {"type": "response.content_part.added", **place, "part": {**start, **extras}}
+    if field:
+        yield from value_events(str(kind), field, part.get(field), place)
+    yield {"type": "response.content_part.done", **place, "part": part}
+
+
+def summary_events(part: Json, place: Json) -> Iterator[Json]:
+    """Yield the events of one finished part of the summary of reasoning."""
+    yield {"type": "response.reasoning_summary_part.added", **place, "part": {**part, "text": ""}}
+    yield from value_events("reasoning_summary_text", "text", part.get("text"), place)
+    yield {"type": "response.reasoning_summary_part.done", **place, "part": part}
+
+
+def value_events(name: str, field: str, value: Any, place: Json) -> Iterator[Json]:
+    """Yield one delta with a whole text and the event of its end; nothing if the value is not a text."""
+    if not isinstance(value, str):
+        return
+    if value:
+        yield delta_event(name, value, place)
+    yield done_event(name, field, value, place)
+
+
+def delta_event(name: str, piece: str, place: Json) -> Json:
+    """Return the event of one more piece of a text."""
+    return {"type": f"response.{name}.delta", **place, "delta": piece, **_LOGPROBS.get(name, {})}
+
+
+def done_event(name: str, field: str, value: str, place: Json) -> Json:
+    """Return the event of the end of a text."""
+    return {"type": f"response.{name}.done", **place, field: value, **_LOGPROBS.get(name, {})}
+
+
+_LOGPROBS: dict[str, Json] = {"output_text": {"logprobs": []}}
+"""A required field of the events about texts; the log-probabilities are on the finished part."""
+
+
+def _parts(item: Json, key: str) -> list[Json]:
+    """Return the parts of an item; empty if the field is not a list of objects."""
+    parts = item.get(key)
+    return parts if isinstance(parts, list) and all(isinstance(part, dict) for part in parts) else []
+
+
+def events_of_failure(message: str, *, code: str, model: str, response_id: str, created_at: int) -> Iterator[Json]:
+    """Yield `created`, then `failed`: the failure of a stream that has begun with status 200."""
+    response = empty_response(response_id, created_at, model) | {"status": "in_progress"}
+    yield {"type": "response.created", "response": response}
+    yield failed_event(response, message, code)
+
+
+def failed_event(response: Json, message: str, code: str) -> Json:
+    """Return the last event of a response that fails."""
+    failed = {**response, "status": "failed", "error": {"code": code, "message": message}}
+    return {"type": "response.failed", "response": failed}
+
+
+def response_from_events(events: Iterable[Any]) -> Json:
+    """Return the response in the last event of a stream; a failed response has an `error`.
+
+    Some servers leave its `output` empty; then the items of the `output_item.done` events are used.
+
+    Raises:
+        ConversionError: the stream reports an error or stops before the end.
+    """
+    decoder = ResponseEventDecoder()
+    for event, path in iter_dicts(iter(events), "events"):
+        decoder.feed(event, path)
+        if decoder.response is not None:
+            return decoder.response
+    raise ConversionError("the stream stops before the response is finished", where="stream")
+
+
+class ResponseEventDecoder:
+    """Decodes the Responses stream of an endpoint to complete events without sequence numbers.
+
+    An endpoint that reports only finished items gets the events in between from the items. `response` is set by the
+    last event, which `feed` does not return.
+    """
+
+    def __init__(self) -> None:
+        self.response: Json | None = None
+        self._items: dict[int, Json] = {}
+        self._begun: set[str] = set()
+
+    def feed(self, event: Json, path: str = "event") -> list[Json]:
+        """Return the events for the client.
+
+        Raises:
+            ConversionError: the event reports an error or is malformed.
+        """
+        kind = text_at(event, "type", path)
+        if kind == "error":
+            raise ConversionError(f"the stream reports an error: {short_repr(event.get('message'))}", where=path)
+        if kind in FINAL_EVENTS:
+            response = dict_at(event, "response", path)
+            if self._items and not response.get("output"):
+                response = {**response, "output": [self._items[index] for index in sorted(self._items)]}
+            self.response = response
+            return []
+        event = {key: value for key, value in event.items() if key != "sequence_number"}
+        if kind == "response.output_item.added":
+            self._begun.add(str(event.get("output_index")))
+        elif kind == "response.output_item.done":
+            return self._finish_item(event, path)
+        return [event]
+
+    def _finish_item(self, event: Json, path: str) -> list[Json]:
+        position = event.get("output_index")
+        index = position if isinstance(position, int) else len(self._items)
+        item = self._items[index] = dict_at(event, "item", path)
+        return [event] if str(position) in self._begun else list(item_events(item, index))

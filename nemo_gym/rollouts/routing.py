@@ -1,0 +1,76 @@
+"""Which agents run a row: its own, that of its `task_source`, or those of the options `agent_map` and `fan_out`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nemo_gym.config.dataset_agents import resolve_dataset_agent
+from nemo_gym.config.instances import ServerInstance
+from nemo_gym.errors import ConfigError
+from nemo_gym.keys import AGENT_REF_KEY_NAME, AGENTS, TASK_SOURCE_KEY_NAME
+from nemo_gym.wire.stored_rollout import Row
+
+DEFAULT_ROUTE = "_default"
+
+
+class NoAgentNamed(ConfigError):
+    """Neither a row nor the options name an agent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentRoutes:
+    """The rules by which rows go to agents.
+
+    In order of precedence: `fan_out` and `agent_map` by the name in `agent_ref`, then by `task_source`; the entry
+    `_default` of `agent_map`; the row's `agent_ref`; `default_agent`; the agent of the row's `task_source`.
+    """
+
+    default_agent: str | None = None
+    agent_map: Mapping[str, str] = field(default_factory=dict)
+    fan_out: Mapping[str, list[str]] = field(default_factory=dict)
+    """Several agents for a row; each runs it with separate rollout numbers."""
+    instances: Mapping[str, ServerInstance] = field(default_factory=dict)
+    _sources: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_options(cls, options: Any, instances: Mapping[str, ServerInstance]) -> "AgentRoutes":
+        """Return the routes of the options `agent_name`, `agent_map` and `fan_out`."""
+        return cls(
+            default_agent=options.agent_name, agent_map=options.agent_map, fan_out=options.fan_out, instances=instances
+        )
+
+    def references(self, row: Row) -> list[Row]:
+        """Return a reference to each agent that runs a row.
+
+        Raises:
+            NoAgentNamed: the row names no agent.
+            ConfigError: the `task_source` of the row has no single agent.
+        """
+        reference, source = row.get(AGENT_REF_KEY_NAME), row.get(TASK_SOURCE_KEY_NAME)
+        name = reference.get("name") if isinstance(reference, dict) else None
+        for key in (name, source) if self.agent_map or self.fan_out else ():
+            if isinstance(key, str) and key in self.fan_out:
+                return [_reference(agent) for agent in self.fan_out[key]]
+            if isinstance(key, str) and key in self.agent_map:
+                return [_reference(self.agent_map[key])]
+        if DEFAULT_ROUTE in self.agent_map:
+            return [_reference(self.agent_map[DEFAULT_ROUTE])]
+        if isinstance(reference, dict) and isinstance(name, str) and name:
+            return [reference]
+        if not reference and self.default_agent:  # an invalid reference is not replaced by the default
+            return [_reference(self.default_agent)]
+        if not reference and isinstance(source, str) and source:
+            return [_reference(self._agent_of_source(source))]
+        raise NoAgentNamed(f"no '{AGENT_REF_KEY_NAME}' with a name, no '{TASK_SOURCE_KEY_NAME}' and no agent_name")
+
+    def _agent_of_source(self, source: str) -> str:
+        if source not in self._sources:
+            try:
+                self._sources[source] = resolve_dataset_agent(self.instances, source)
+            except ConfigError as error:
+                raise ConfigError(f"{TASK_SOURCE_KEY_NAME}: {error.problem}", fix=error.fix) from None
+        return self._sources[source]
+
+
+def _reference(agent: Any) -> Row:
+    return {"type": AGENTS, "name": str(agent)}

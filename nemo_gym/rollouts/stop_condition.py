@@ -1,0 +1,86 @@
+"""The early stop of a run: too many failures, spent tokens or money, an endpoint that refuses it, a lost server."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nemo_gym.metrics.prices import PriceTable
+from nemo_gym.rollouts.outcome import AnsweredJob, FailedRollout, Failure, Job, Outcome
+from nemo_gym.rollouts.refusals import refusal_reason
+from nemo_gym.wire.stored_rollout import StoredRollout
+
+
+@dataclass(kw_only=True)
+class StopCondition:
+    """Early stop of a run: after `max_failures` at once; after `max_tokens` or `max_cost`, when those in flight end."""
+
+    max_failures: int | None = None
+    max_tokens: int | None = None
+    tokens: int = 0
+    """Tokens used so far; a resumed run starts with those of earlier runs."""
+    max_cost: float | None = None
+    prices: PriceTable | None = None
+    cost: float = field(default=0.0, init=False)
+    failures: int = 0
+    refusal: Failure | None = field(default=None, init=False)
+    """The refusal of a model endpoint that stopped the run."""
+    answers: dict[str, AnsweredJob] = field(default_factory=dict, init=False)
+    """By agent: the rollout sent last whose model calls succeeded; sent at 0 if that was in an earlier run."""
+    lost_servers: set[str] = field(default_factory=set, init=False)
+    """Servers that ended for good; rollouts that need them are not started."""
+    reason: str | None = field(default=None, init=False)
+    """Reason why no further rollouts are started; None while they are."""
+    is_immediate: bool = field(default=False, init=False)
+    """True if the rollouts in flight are cancelled as well."""
+
+    def __post_init__(self) -> None:
+        self._check_tokens()
+
+    def add_attempt(self, outcome: Outcome) -> None:
+        """Add the tokens of an attempt, scored or not, to those used."""
+        self.tokens += StoredRollout(outcome.record).total_tokens
+        self._check_tokens()
+        if self.max_cost is not None:
+            self.add_costs([outcome.record])
+
+    def add_costs(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Add the cost of attempts; without a price for a model, the maximum cost cannot be kept, and the run stops."""
+        for record in records:
+            cost = self.prices.cost_of_record(record) if self.prices is not None else None
+            if cost is None:
+                self.reason = self.reason or f"prices has no price for the model {StoredRollout(record).model!r}"
+            else:
+                self.cost += cost
+        if self.max_cost is not None and self.cost >= self.max_cost:
+            self.reason = self.reason or f"${self.cost:.2f} are spent (max_total_cost {self.max_cost:g})"
+
+    def record_answer(self, job: Job, sent_at: float) -> None:
+        """Record a rollout whose model calls succeeded."""
+        latest = self.answers.get(job.agent)
+        if latest is None or latest.sent_at <= sent_at:
+            self.answers[job.agent] = AnsweredJob(job, sent_at)
+
+    def add_outcome(self, outcome: Outcome) -> None:
+        """Count the final outcome of a rollout if it is a failure."""
+        if not isinstance(outcome, FailedRollout):
+            return
+        self.failures += 1
+        if self.max_failures is not None and self.failures >= self.max_failures:
+            rollouts = "a rollout" if self.max_failures == 1 else f"{self.failures} rollouts"
+            self.reason = f"{rollouts} failed (max_failures {self.max_failures})"
+            self.is_immediate = True
+
+    def refuse(self, failure: Failure) -> None:
+        """Start no further rollouts, because a model endpoint refuses the run; an earlier reason is kept."""
+        if self.reason is None:
+            self.refusal = failure
+            self.reason = f"{failure.server}: {refusal_reason(failure)}"
+
+    def finish(self) -> None:
+        """Set the reason if rollouts were not started because of a lost server."""
+        if self.lost_servers and self.reason is None:
+            self.reason = f"{', '.join(sorted(self.lost_servers))} ended and will not be restarted"
+
+    def _check_tokens(self) -> None:
+        if self.max_tokens is not None and self.tokens >= self.max_tokens and self.reason is None:
+            self.reason = f"{self.tokens:,} tokens are spent (max_total_tokens {self.max_tokens:,})"

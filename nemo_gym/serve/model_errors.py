@@ -1,0 +1,88 @@
+"""Exceptions of model servers as errors of the API: what the client did wrong, or what the endpoint answered."""
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from aiohttp import ClientResponseError
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+
+from nemo_gym.convert.error_bodies import ApiError, Dialect
+from nemo_gym.errors import DeadlineExceeded, GymError, SessionLost, UnsupportedRequest
+
+DIALECT_OF_PATH: dict[str, Dialect] = {
+    "/v1/responses": "responses",
+    "/v1/chat/completions": "chat",
+    "/v1/messages": "messages",
+    "/v1/messages/count_tokens": "messages",
+    ":generateContent": "gemini",
+    ":streamGenerateContent": "gemini",
+    ":countTokens": "gemini",
+}
+"""The dialects by the end of a path."""
+MAX_MESSAGE = 4000
+
+Redact = Callable[[str], str]
+
+
+def dialect_of_path(path: str) -> Dialect | None:
+    """Return the dialect of an endpoint, whose path may have a rollout prefix; None for another endpoint."""
+    return next((dialect for end, dialect in DIALECT_OF_PATH.items() if path.endswith(end)), None)
+
+
+def api_error(error: BaseException, redact: Redact) -> ApiError:
+    """Describe an exception for a client. A permanent refusal of the endpoint keeps its status; others are 500."""
+    if isinstance(error, ClientResponseError) and hasattr(error, "response_content"):
+        return _endpoint_error(error, redact)
+    message, param, status = _text(error), None, 500
+    if isinstance(error, UnsupportedRequest):
+        status, param = 400, error.where
+    elif isinstance(error, HTTPException):
+        status, message = error.status_code, str(error.detail)
+    elif isinstance(error, RequestValidationError | ValidationError):
+        problems = error.errors()
+        status, message = 422, "; ".join(_problem_text(problem) for problem in problems[:5])
+        param = _location(problems[0]) if problems else None
+    elif isinstance(error, DeadlineExceeded):
+        status = 504
+    elif isinstance(error, SessionLost):
+        status = 410
+    return ApiError(status, redact(message[:MAX_MESSAGE]), param=param)
+
+
+def _endpoint_error(error: ClientResponseError, redact: Redact) -> ApiError:
+    """Describe an error answer of an endpoint: with its status if that is 4xx, its message, code and field."""
+    content = getattr(error, "response_content", b"")
+    text = content.decode("utf-8", "replace") if isinstance(content, bytes) else str(content)
+    message, code, param = text, None, None
+    try:
+        body = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        body = None
+    if isinstance(body, dict):
+        fields: Any = body.get("error", body)
+        if isinstance(fields, dict):
+            message = str(fields.get("message") or fields.get("detail") or text)
+            code, param = fields.get("code"), fields.get("param")
+        elif isinstance(fields, str):
+            message = fields
+    status = error.status if 400 <= error.status < 500 else 500
+    message = message or f"the endpoint answered {error.status}"
+    return ApiError(status, redact(message[:MAX_MESSAGE]), code, param if isinstance(param, str) else None)
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, UnsupportedRequest | DeadlineExceeded | SessionLost):
+        return str(error)
+    return f"{type(error).__name__}({str(error)!r})" if isinstance(error, GymError) else repr(error)
+
+
+def _location(problem: Any) -> str:
+    steps = [str(step) for step in problem.get("loc", ())]
+    return ".".join(steps[1:] if steps[:1] == ["body"] else steps)
+
+
+def _problem_text(problem: Any) -> str:
+    return f"{_location(problem)}: {problem.get('msg', '')}"

@@ -1,0 +1,77 @@
+"""Record which request a thread works for, so that a crash or a block in a thread names its culprit.
+
+`watch_threads` replaces the functions that hand work to threads and those that end a process. The replacements note the
+request that is running, then call the original. Only server processes use them.
+"""
+
+import functools
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import anyio.to_thread
+
+from nemo_gym.serve.process_status import NO_LABEL, own_status
+
+FATAL_SIGNALS = frozenset(
+    {signal.SIGKILL, signal.SIGTERM, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE}
+)
+
+ResultT = TypeVar("ResultT")
+
+
+def for_this_request(function: Callable[..., ResultT]) -> Callable[..., ResultT]:
+    """Return the function for a call on another thread, which then works for the request that is running now."""
+    label = own_status.thread_label()
+    return function if label == NO_LABEL else functools.partial(_call_for_request, label, function)
+
+
+def _call_for_request(label: bytes, function: Callable[..., ResultT], *args: Any, **kwargs: Any) -> ResultT:
+    with own_status.working_for(label):
+        return function(*args, **kwargs)
+
+
+def watch_threads() -> None:
+    """Note the request for threads, executors and `anyio`, and when code of a server ends this process."""
+    start_thread, submit, run_sync = threading.Thread.start, ThreadPoolExecutor.submit, anyio.to_thread.run_sync
+
+    def start(thread: threading.Thread) -> None:
+        thread.run = for_this_request(thread.run)  # type: ignore[method-assign]
+        start_thread(thread)
+
+    def submit_for_request(
+        executor: ThreadPoolExecutor, function: Callable[..., ResultT], /, *args: Any, **kwargs: Any
+    ) -> "Future[ResultT]":
+        return submit(executor, for_this_request(function), *args, **kwargs)
+
+    def run_for_request(function: Callable[..., ResultT], *args: Any, **options: Any) -> Awaitable[ResultT]:
+        return run_sync(for_this_request(function), *args, **options)
+
+    threading.Thread.start = start  # type: ignore[method-assign, assignment]
+    ThreadPoolExecutor.submit = submit_for_request  # type: ignore[method-assign, assignment]
+    anyio.to_thread.run_sync = run_for_request  # type: ignore[assignment]
+    os._exit = _naming_culprit(os._exit)
+    os.abort = _naming_culprit(os.abort)
+    signal.raise_signal = _naming_culprit(signal.raise_signal, is_fatal=lambda number: number in FATAL_SIGNALS)
+    os.kill = _naming_culprit(os.kill, is_fatal=lambda pid, number: pid == os.getpid() and number in FATAL_SIGNALS)
+    os.closerange = _naming_culprit(os.closerange, is_fatal=_is_stacks_file_in_range)
+
+
+def _is_stacks_file_in_range(low: int, high: int) -> bool:
+    """Return whether `os.closerange` closes a file that this process needs, and with it the files of its event loop."""
+    return own_status.stacks_fd is not None and low <= own_status.stacks_fd < high
+
+
+def _naming_culprit(function: Callable[..., Any], is_fatal: Callable[..., bool] = lambda *_: True) -> Any:
+    """Return the function; a call that ends the process notes the request of the running thread first."""
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        if is_fatal(*args):
+            own_status.name_culprit()
+        return function(*args)
+
+    return call

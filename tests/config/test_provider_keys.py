@@ -1,0 +1,53 @@
+"""API keys in the variables that the providers' own tools read."""
+
+import pytest
+
+from nemo_gym.config.provider_keys import adopt_provider_key
+
+ENVIRON = {"OPENAI_API_KEY": "sk-openai", "ANTHROPIC_API_KEY": "sk-ant", "AZURE_OPENAI_API_KEY": "k3y-of-azure"}
+
+
+@pytest.mark.parametrize(
+    ("url", "variable"),
+    [
+        ("https://api.openai.com/v1", "OPENAI_API_KEY"),
+        ("https://api.anthropic.com/v1", "ANTHROPIC_API_KEY"),
+        ("https://mine.openai.azure.com/openai/v1", "AZURE_OPENAI_API_KEY"),
+    ],
+)
+def test_the_key_of_the_provider_is_used_and_reported(url, variable):
+    """The user has exported a key; a run that uses it says so."""
+    tree = {"policy_base_url": url}
+
+    (notice,) = adopt_provider_key(tree, ENVIRON)
+
+    assert tree["policy_api_key"] == ENVIRON[variable]
+    assert variable in notice and ENVIRON[variable] not in notice
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:8000/v1",
+        "https://openrouter.ai/api/v1",
+        "https://api.openai.com.evil.example/v1",
+        "https://evil.example/api.openai.com",
+        "https://api.openai.com@evil.example/v1",
+        None,
+    ],
+)
+def test_a_key_is_never_sent_to_another_endpoint(url):
+    """The operator of that endpoint would have the key."""
+    tree = {"policy_base_url": url}
+
+    assert adopt_provider_key(tree, ENVIRON) == []
+    assert "policy_api_key" not in tree
+
+
+@pytest.mark.parametrize("key", ["configured", ""])
+def test_a_configured_key_is_kept(key):
+    """An empty key is a choice too: the endpoint needs none."""
+    tree = {"policy_base_url": "https://api.openai.com/v1", "policy_api_key": key}
+
+    assert adopt_provider_key(tree, ENVIRON) == []
+    assert tree["policy_api_key"] == key

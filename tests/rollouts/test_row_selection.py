@@ -1,0 +1,91 @@
+"""Which rows of a file a run uses, and which task numbers they have."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.rollouts.plan import PlanOptions, plan_jobs
+from nemo_gym.rollouts.row_selection import NoRowsSelected, RowSelection, parse_condition, parse_limit
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.jsonl"
+    levels = [{"level": n % 3, "meta": {"topic": "even" if n % 2 == 0 else "odd"}, "id": f"r{n}"} for n in range(9)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in levels))
+    return path
+
+
+def select(path: Path, **options: object) -> list[int]:
+    """Return the indices of the selected rows, in their order."""
+    lines = RowSelection(**options).lines(path)  # type: ignore[arg-type]
+    return [int(json.loads(line[1])["id"][1:]) for line in lines]
+
+
+def test_a_limit_is_a_number_of_rows_or_a_range_counted_from_one(rows: Path) -> None:
+    """`--limit 10-20` means the same as in inspect_ai: the tenth to the twentieth row."""
+    assert select(rows, limit=2) == [0, 1]
+    assert select(rows, limit="3-5") == [2, 3, 4]
+    assert select(rows, limit=0) == list(range(9))  # the contract's configuration key
+    assert (parse_limit("7"), parse_limit("3-5")) == ((1, 7), (3, 5))
+
+
+def test_conditions_apply_before_the_order_and_the_limit(rows: Path) -> None:
+    """`--where … --limit 2` must be two matching rows, not the matching ones of two."""
+    assert select(rows, where='level == 2 and meta.topic == "even"') == [2, 8]
+    assert select(rows, where='"od" in meta.topic', limit=2) == [1, 3]
+    assert select(rows, where="not level > 0 or level == 2", limit="2-3") == [2, 3]
+    assert select(rows, ids=("r7", "r1")) == [1, 7]
+    assert select(rows, tasks=(8, 3)) == [3, 8]
+
+
+def test_a_shuffled_order_depends_on_the_seed_alone(rows: Path) -> None:
+    """A random sample must be repeatable."""
+    first = select(rows, shuffle_seed=1)
+
+    assert sorted(first) == list(range(9)) and first != list(range(9))
+    assert select(rows, shuffle_seed=1, limit=3) == first[:3]
+    assert select(rows, shuffle_seed=2) != first
+
+
+def test_a_row_keeps_its_task_number(tmp_path: Path) -> None:
+    """Task 17 of a run of one row is the row that was task 17 of the whole file."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"responses_create_params": {"input": str(n)}}) + "\n" for n in range(20)))
+    options = PlanOptions(agent_name="a", repeats=2)
+
+    jobs = plan_jobs(RowSelection(ids=("17", "3")).lines(path), options, source="rows")
+
+    assert [str(job.key) for job in jobs] == ["3-0", "3-1", "17-0", "17-1"]
+
+
+@pytest.mark.parametrize(("options", "problem"), [({"where": "level > 9"}, "no row is selected"), ({}, "has no rows")])
+def test_no_rows_are_an_error(tmp_path: Path, rows: Path, options: dict[str, str], problem: str) -> None:
+    """A run of nothing once ended with status 0 and moved earlier results aside."""
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("\n")
+
+    with pytest.raises(NoRowsSelected, match=problem):
+        select(rows if options else empty, **options)
+
+
+def test_an_unknown_id_is_an_error(rows: Path) -> None:
+    """A misspelled id must not be left out silently."""
+    with pytest.raises(ConfigError, match="no row has the id r99"):
+        select(rows, ids=("r1", "r99"))
+
+
+@pytest.mark.parametrize("text", ["level >", "level", "f(level) > 1", "level is None", "1 + level > 2", "(" * 300])
+def test_a_condition_that_is_no_comparison_is_refused(text: str) -> None:
+    """Conditions are data: they are never executed."""
+    with pytest.raises(ConfigError, match="cannot read"):
+        parse_condition(text)
+
+
+def test_values_that_cannot_be_compared_do_not_match() -> None:
+    """Rows of a mixed file lack fields, or have texts in place of numbers."""
+    condition = parse_condition("level > 3")
+
+    assert [condition(row) for row in ({"level": 4}, {"level": "high"}, {}, {"level": None})] == [True, *[False] * 3]

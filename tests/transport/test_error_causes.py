@@ -1,0 +1,39 @@
+"""One cause, once: the words of the servers in between are no help to the user."""
+
+import json
+
+import pytest
+
+from nemo_gym.transport.error_causes import innermost_cause
+
+REFUSAL = {
+    "error": {"message": "Incorrect API key provided", "type": "invalid_request_error", "code": "invalid_api_key"}
+}
+
+
+def pass_on(text: str, server: str) -> str:
+    """Return the text of a server that passes an error on, as the next server reads it."""
+    return json.dumps(f"Hit an exception in {server} calling an inner server: {text}")
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (json.dumps(REFUSAL), "Incorrect API key provided (invalid_api_key)"),
+        (json.dumps({"detail": "Not Found"}), "Not Found"),
+        (json.dumps({"error": "overloaded"}), "overloaded"),
+        ("<html>", "<html>"),
+        (json.dumps("ModelFailed('policy_model: the answer is not JSON')"), "policy_model: the answer is not JSON"),
+        (json.dumps("ZeroDivisionError('division by zero')"), "ZeroDivisionError: division by zero"),
+        ('{"error": {"message": "cut off', '{"error": {"message": "cut off'),
+        (json.dumps([1]), "[1]"),
+        ("", ""),
+    ],
+)
+@pytest.mark.parametrize("depth", range(4))
+def test_the_cause_is_the_same_at_any_depth(text, cause, depth):
+    """An agent may call an agent that calls a model: the report says the same as for a direct call."""
+    for server in ("policy_model", "agent", "outer_agent")[:depth]:
+        text = pass_on(text, server)
+
+    assert innermost_cause(text) == cause
