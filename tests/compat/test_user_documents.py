@@ -110,7 +110,7 @@ class Servers:
             )
 
     def __enter__(self) -> Self:
-        ready = lambda: "head server" in self.log.read_text() or self.process.poll() is not None  # noqa: E731
+        ready = lambda: "servers are ready" in self.log.read_text() or self.process.poll() is not None  # noqa: E731
         assert eventually(ready, 120) and self.process.poll() is None, self.log.read_text()
         return self
 

@@ -27,8 +27,12 @@ def create_workspace(folder: Path) -> None:
 
 
 def is_solved(folder: Path) -> bool:
-    """Return whether the test of a workspace passes."""
-    test = subprocess.run([sys.executable, "test_calc.py"], cwd=folder, capture_output=True, timeout=30, check=False)
+    """Return whether the test of a workspace passes.
+
+    Without byte-code files: one of the wrong `calc.py` would stand for a fix of the same size and second.
+    """
+    command = [sys.executable, "-B", "test_calc.py"]
+    test = subprocess.run(command, cwd=folder, capture_output=True, timeout=30, check=False)
     return test.returncode == 0 and b"passed" in test.stdout
 
 
