@@ -12,9 +12,6 @@ SCORED, FAILED, LIMIT = "scored", "failed", LIMIT_CLASS
 # Fields in which verifiers store the expected answer and the rule: the first one counts.
 EXPECTED_NAMES = ("expected_answer", "expected", "answer", "ground_truth", "target", "label")
 RULE_NAMES = ("extraction_rule", "rule", "verdict_rule")
-NOT_COMPONENTS = frozenset(
-    {"responses_create_params", "response", REWARD_KEY, WEIGHTS_KEY, *EXPECTED_NAMES, *EXTRACTED_NAMES}
-)
 LABEL_NAMES = (
     "difficulty", "level", "subset", "category", "subject", "topic", "domain", "language", "task_type", "problem_type",
     "dataset", "source", "split", "skill",
@@ -114,9 +111,7 @@ def build_table_row(record: Mapping[str, Any], number: int) -> TableRow:
         tokens_reasoning=tokens.get("reasoning", 0),
         cut_off=int(stored.is_truncated),
         refused=int(stored.is_refused),
-        no_answer=int(
-            is_scored and any(record[name] in (None, "") for name in _first_present(record, EXTRACTED_NAMES))
-        ),
+        no_answer=int(is_scored and _has_no_answer(record)),
         tool_errors=len(stored.tool_errors),
         masked=int(bool(record.get(MASK_SAMPLE_KEY))),
         seconds=stored.seconds,
