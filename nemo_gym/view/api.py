@@ -18,6 +18,7 @@ from nemo_gym.view.columns import cell_value
 from nemo_gym.view.comparison import compare_runs
 from nemo_gym.view.conversation import event_text, event_tokens
 from nemo_gym.view.database import RunDatabase, Selection
+from nemo_gym.view.live_state import live_state
 from nemo_gym.view.rollout_page import dataset_row, first_response_event, rollout_page
 from nemo_gym.view.summary import rollout_context, run_entry, statistics_of, summarize
 from nemo_gym.view.token_sequence import sequence_facts
@@ -25,6 +26,7 @@ from nemo_gym.view.tool_list import list_tools
 from nemo_gym.wire.stored_rollout import RolloutId
 
 MAX_ROWS = 500
+MAX_OTHER_RUNS = 50
 MAX_TOKENS = 20_000
 MAX_QUERY_DIGITS = 14
 """Fewer than 64 bits have, because handlers add to these numbers."""
@@ -100,12 +102,15 @@ class Pages:
     def tasks(self, request: Request) -> Response:
         query, run = request.query_params, self._run(request)
         count = min(_whole_number(query.get("count"), 100), MAX_ROWS)
-        order = {
-            "group": query.get("group", "all"),
-            "sort": query.get("sort", "task"),
-            "down": query.get("down") == "1",
-        }
-        page = run.tasks(**_filter(query), **order, start=_start(request), count=count)
+        page = run.tasks(
+            filter_text=query.get("where", ""),
+            words=query.get("words", ""),
+            group=query.get("group", "all"),
+            sort=query.get("sort", "task"),
+            down=query.get("down") == "1",
+            start=_start(request),
+            count=count,
+        )
         groups = run.task_groups(**_filter(query))
         return JsonResponse({"total": page.total, "start": page.start, "groups": groups, "rows": page.rows})
 
@@ -128,6 +133,10 @@ class Pages:
                 "next_failed": run.neighbours(rollout_id, filter_text='outcome == "failed"')["next"],
             }
         )
+
+    def live(self, request: Request) -> Response:
+        others = [run_entry(run, number) for number, run in enumerate(self._runs[:MAX_OTHER_RUNS])]
+        return JsonResponse(live_state(self._run(request), self._entry(request), others))
 
     def tools(self, request: Request) -> Response:
         return JsonResponse({"tools": list_tools(self._record(request))})

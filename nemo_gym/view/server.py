@@ -84,6 +84,7 @@ def view_app(
         Route(f"{run}/rollouts", pages.rollouts),
         Route(f"{run}/rollouts.csv", pages.csv),
         Route(f"{run}/tasks", pages.tasks),
+        Route(f"{run}/live", pages.live),
         Route(rollout, pages.rollout),
         Route(f"{rollout}/text/{{event:int}}", pages.text),
         Route(f"{rollout}/tokens/{{event:int}}", pages.tokens),
