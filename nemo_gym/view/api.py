@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from nemo_gym.view.columns import cell_value
-from nemo_gym.view.comparison import compare_runs
+from nemo_gym.view.comparison import compare_runs, compare_several
 from nemo_gym.view.conversation import event_text, event_tokens
-from nemo_gym.view.database import RunDatabase, Selection
+from nemo_gym.view.database import RecentResults, RunDatabase, Selection
 from nemo_gym.view.live_state import live_state
 from nemo_gym.view.rollout_page import dataset_row, first_response_event, rollout_page
 from nemo_gym.view.summary import rollout_context, run_entry, statistics_of, summarize
@@ -27,6 +27,8 @@ from nemo_gym.wire.stored_rollout import RolloutId
 
 MAX_ROWS = 500
 MAX_OTHER_RUNS = 50
+MAX_COMPARED = 8
+KEPT_COMPARISONS = 8
 MAX_TOKENS = 20_000
 MAX_QUERY_DIGITS = 14
 """Fewer than 64 bits have, because handlers add to these numbers."""
@@ -49,6 +51,7 @@ class Pages:
     def __init__(self, runs: Sequence[RunDatabase], advice: Mapping[str, str]) -> None:
         self._runs = runs
         self._advice = advice
+        self._comparisons = RecentResults(KEPT_COMPARISONS)
 
     def runs(self, request: Request) -> Response:  # noqa: ARG002 - every route takes one
         return JsonResponse([run_entry(run, number) for number, run in enumerate(self._runs)])
@@ -73,7 +76,27 @@ class Pages:
         return JsonResponse(self._run(request).filter_facts(request.query_params.get("where", "")))
 
     def compare(self, request: Request) -> Response:
-        return JsonResponse(compare_runs(self._run(request), self._run(request, "other")))
+        runs = self._run(request), self._run(request, "other")
+        return JsonResponse(self._compared([request.path_params["run"], request.path_params["other"]], runs))
+
+    def compare_several(self, request: Request) -> Response:
+        """Compare the runs that the query numbers, each with the first one."""
+        texts = request.query_params.get("runs", "").split(",")[:MAX_COMPARED]
+        numbers = [_whole_number(text, len(self._runs)) for text in texts]
+        if len(numbers) < 2 or len(set(numbers)) < len(numbers) or max(numbers) >= len(self._runs):
+            return JsonResponse({"error": "runs must name at least two different runs, such as runs=0,1"}, 400)
+        return JsonResponse(compare_several([self._runs[number] for number in numbers], numbers))
+
+    def _compared(self, numbers: Sequence[int], runs: tuple[RunDatabase, RunDatabase]) -> dict[str, Any]:
+        """Return the comparison of two runs; the last ones are kept, because the page asks again as a run grows."""
+        key = (*numbers, *(run.version() for run in runs))
+        result: dict[str, Any] | None = self._comparisons.get(key)
+        if result is None:
+            result = compare_runs(*runs)
+            for entry, number in zip(result["runs"], numbers, strict=True):
+                entry["number"] = number
+            self._comparisons.keep(key, result)
+        return result
 
     def rollouts(self, request: Request) -> Response:
         """Return one page of the table of rollouts, on request that with a given rollout."""

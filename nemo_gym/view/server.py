@@ -92,6 +92,7 @@ def view_app(
         Route(f"{rollout}/sequence", pages.sequence),
         Route(f"{rollout}/row", pages.row),
         Route(f"{rollout}/raw", pages.raw),
+        Route("/api/compare", pages.compare_several),
         Route("/api/compare/{run:int}/{other:int}", pages.compare),
         Route("/{path:path}", static_file),
     ]
