@@ -189,7 +189,7 @@ class PageFiles:
         path = {"": "index.html", "favicon.ico": "favicon.svg"}.get(path, path)
         entry = page_files().get(path)
         if entry is None:
-            return PlainTextResponse("page not found", 404)
+            return PlainTextResponse("page not entries", 404)
         content = entry.read_bytes()
         if path == "index.html" and self._write_token is not None:
             meta = f'<head>\n<meta name="{WRITE_TOKEN_META}" content="{self._write_token}">'
@@ -202,13 +202,13 @@ def page_files() -> dict[str, Traversable]:
     """Return the files of the page by their path below `static`."""
 
     def inside(folder: Traversable, prefix: str) -> dict[str, Traversable]:
-        found: dict[str, Traversable] = {}
+        entries: dict[str, Traversable] = {}
         for entry in folder.iterdir():
             if entry.is_dir():
-                found |= inside(entry, f"{prefix}{entry.name}/")
+                entries |= inside(entry, f"{prefix}{entry.name}/")
             elif entry.name.endswith(tuple(MEDIA_TYPES)):
-                found[f"{prefix}{entry.name}"] = entry
-        return found
+                entries[f"{prefix}{entry.name}"] = entry
+        return entries
 
     return inside(files("nemo_gym.view").joinpath("static"), "")
 
