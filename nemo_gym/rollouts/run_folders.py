@@ -49,6 +49,10 @@ class RunLabels(BaseModel):
     model: str = ""
     name: str = ""
     tags: list[str] = []
+    command: str = ""
+    """The command that started the run, without secrets."""
+    prices: dict[str, Any] = {}
+    """The price table of the run (`metrics.prices`)."""
 
     @classmethod
     def read(cls, output: Path) -> "RunLabels":
@@ -66,6 +70,10 @@ class RunLabels(BaseModel):
                 file.write(json.dumps(self.model_dump(), indent=2, ensure_ascii=False).encode() + b"\n")
         except OSError as error:
             raise unwritable_file(path, error) from error
+
+    def names(self) -> dict[str, Any]:
+        """Return environment, model, name and tags, as JSON data."""
+        return self.model_dump(exclude={"command", "prices"})
 
     @property
     def folder_suffix(self) -> str:

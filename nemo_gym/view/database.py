@@ -1,53 +1,49 @@
-"""A SQLite database of a run's rollouts for the viewer: built once, extended as the files grow.
+"""Queries of the viewer on the index of a run: pages of rollouts and tasks, places, neighbours and stored records."""
 
-It is stored in the user's cache folder, so that viewing a run does not change its folder. Numbers are in the table
-`rollouts`, longer texts in `cells`, and words in a full-text index, so that each query reads as little as possible.
-Each line of the output (file 0) and of the failures (file 1) is a row of both tables. A failure is not current if the
-rollout was scored, or failed again later.
-"""
-
-import hashlib
 import json
-import os
+import re
 import sqlite3
-import tempfile
+import threading
+from array import array
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from itertools import islice
-from operator import attrgetter
-from pathlib import Path
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from nemo_gym.journal import RolloutReader, parse_line, scan_lines
-from nemo_gym.keys import NG_FAILURE_CLASS_KEY
-from nemo_gym.rollouts.run_files import RunFiles
-from nemo_gym.view.filters import COLUMNS, Condition, full_text_query, parse_filter
-from nemo_gym.view.table_row import TEXT_COLUMNS, TableRow, build_table_row, reward_components
+from nemo_gym.journal import RolloutReader, parse_line
+from nemo_gym.view.filters import COLUMNS, Condition, filter_names, filter_parts, full_text_query, parse_filter
+from nemo_gym.view.index import MAX_COMPONENTS, NUMBER_COLUMNS, UNREADABLE_LINE, RunIndex
+from nemo_gym.view.table_row import LABEL_NAMES, MODEL_LABEL, TEXT_COLUMNS
 from nemo_gym.wire.stored_rollout import RolloutId
 
-FORMAT = 6
-"""Version of the schema; a database with another one is built again."""
-BATCH = 4000
-HEAD_BYTES = 4096
-UNREADABLE_LINE = "unreadable line"
+MAX_REPEATS_SHOWN = 64
+DEEP = 2000
+"""From this place on, a page of a sorted table is taken from the list of all its ids, which is kept."""
+KEPT_ORDERS = 3
+KEPT_TOTALS = 64
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_ANNOTATION = "(SELECT n.verdict FROM annotations n WHERE n.task = r.task AND n.rollout = r.rollout)"
 
-_NUMBER_COLUMNS = tuple(field.name for field in fields(TableRow) if field.name not in TEXT_COLUMNS)
-_numbers_of, _texts_of = attrgetter(*_NUMBER_COLUMNS), attrgetter(*TEXT_COLUMNS)
-
-_SCHEMA = f"""
-CREATE TABLE rollouts(
-    id INTEGER PRIMARY KEY, file INTEGER, start INTEGER, length INTEGER, current INTEGER DEFAULT 1,
-    {", ".join(f"{name}{' REAL' if name.startswith(('reward', 'seconds')) else ''}" for name in _NUMBER_COLUMNS)});
-CREATE TABLE cells(id INTEGER PRIMARY KEY, {", ".join(TEXT_COLUMNS)}, components TEXT);
-CREATE VIRTUAL TABLE words USING fts5(text, content='', detail='none', tokenize='unicode61');
-CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT);
-CREATE INDEX by_place ON rollouts(task, rollout, current);
-CREATE INDEX by_task ON rollouts(task, reward) WHERE current;
-CREATE INDEX by_reward ON rollouts(reward, task, rollout) WHERE current;
-CREATE INDEX by_failed ON rollouts(task, rollout) WHERE file = 1 AND current;
-CREATE INDEX by_outcome ON rollouts(current, outcome, kind);
-"""
+TASK_GROUPS = {
+    "all": "1",
+    "mixed": "scored > 0 AND solved < scored AND unsolved < scored",
+    "solved": "scored > 0 AND solved = scored",
+    "unsolved": "scored > 0 AND unsolved = scored",
+    "unscored": "scored = 0",
+}
+"""Groups of tasks by their results, as conditions on the sums of a task."""
+TASK_ORDERS = {
+    "task": "task",
+    "mean": "mean",
+    "spread": "high - low",
+    "scored": "scored",
+    "solved": "solved",
+}
+_TASK_SUMS = (
+    "r.task AS task, avg(r.reward) AS mean, count(r.reward) AS scored, coalesce(sum(r.reward >= 1), 0) AS solved,"
+    " coalesce(sum(r.reward <= 0), 0) AS unsolved, min(r.reward) AS low, max(r.reward) AS high"
+)
 
 
 @dataclass(frozen=True)
@@ -56,35 +52,57 @@ class ResultPage:
 
     total: int
     rows: list[dict[str, Any]]
+    start: int = 0
 
 
-class RunDatabase:
-    """The database of one run. Each method opens its own connection, so threads can query while another one builds."""
+@dataclass(frozen=True)
+class Selection:
+    """The rows that a table shows, and their order."""
 
-    def __init__(self, run: RunFiles, path: Path | None = None) -> None:
-        self.run = run
-        self.path = path or _cache_path(run)
-        self._recreate_if_outdated()
+    filter_text: str = ""
+    words: str = ""
+    sort: str = "task"
+    down: bool = False
 
-    @property
-    def files(self) -> tuple[Path, Path]:
-        return self.run.output, self.run.failures
 
-    def grow(self) -> bool:
-        """Add a batch of new lines of each file; return whether there may be more. Incomplete last lines are left."""
-        added_output, added_failures = (self._add_lines(number, path) for number, path in enumerate(self.files))
-        return added_output or added_failures
+class RecentResults:
+    """Results of queries that are slow to repeat: the most recently used ones are kept. Threads may share it."""
 
-    def build(self) -> None:
-        """Add all lines of the files."""
-        while self.grow():
-            pass
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._values: OrderedDict[Any, Any] = OrderedDict()
+        self._lock = threading.Lock()
 
-    def progress(self) -> tuple[int, int]:
-        """Return the number of bytes that were added so far, and the size of the files."""
+    def get(self, key: Any) -> Any:
+        """Return a result; None if it is not kept."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+            return self._values.get(key)
+
+    def keep(self, key: Any, value: Any) -> None:
+        with self._lock:
+            self._values[key] = value
+            while len(self._values) > self._size:
+                self._values.popitem(last=False)
+
+
+class RunDatabase(RunIndex):
+    """The index of one run, with the queries of the viewer."""
+
+    @cached_property
+    def _orders(self) -> RecentResults:
+        return RecentResults(KEPT_ORDERS)
+
+    @cached_property
+    def _totals(self) -> RecentResults:
+        return RecentResults(KEPT_TOTALS)
+
+    def version(self) -> str:
+        """Return a text that changes with the content of the index."""
         with self.connection() as database:
-            done = sum(_bytes_done(database, number) for number in range(len(self.files)))
-        return done, sum(path.stat().st_size for path in self.files if path.exists())
+            query = "SELECT name, value FROM meta WHERE name LIKE 'done %' OR name = 'annotations' ORDER BY name"
+            return "-".join(str(value) for _, value in database.execute(query))
 
     def page(
         self,
@@ -95,60 +113,181 @@ class RunDatabase:
         down: bool = False,
         start: int = 0,
         count: int = 100,
+        at: RolloutId | None = None,
     ) -> ResultPage:
-        """Return one page of the rollouts that match a filter, sorted; raises FilterError for an invalid filter."""
-        condition = _condition(filter_text, words)
-        column = COLUMNS.get(sort, "r.task")
-        direction = "DESC" if down else "ASC"
-        order = f"{column} {direction}, r.task, r.rollout" if column != "r.task" else f"r.task {direction}, r.rollout"
-        source = _from_clause(condition, needs_cells=column.startswith("c."))
+        """Return one page of the rollouts that match a filter, sorted; raises FilterError for an invalid filter.
+
+        With `at`, the page has this rollout in its middle, if the rollout matches.
+        """
+        selection = Selection(filter_text, words, sort, down)
+        condition = self.condition(filter_text, words)
+        if at is not None:
+            position = self.position(at, selection)
+            start = max(0, position - count // 2) if position is not None else start
         with self.connection() as database:
-            total = database.execute(f"SELECT count(*) {source}", condition.values).fetchone()[0]
-            query = f"SELECT id {source} ORDER BY {order} LIMIT ? OFFSET ?"
-            ids = [row[0] for row in database.execute(query, (*condition.values, count, start))]
-            return ResultPage(total, _read_rows(database, ids))
+            total = self._total(database, condition)
+            if start >= DEEP and self._column(sort) != "r.task":
+                ids: Sequence[int] = self._ordered_ids(database, selection)[start : start + count]
+            else:
+                query = f"SELECT id {self._ordered(selection, condition)} LIMIT ? OFFSET ?"
+                ids = [row[0] for row in database.execute(query, (*condition.values, count, start))]
+            return ResultPage(total, _read_rows(database, ids), start)
+
+    def every_row(self, selection: Selection) -> Iterator[dict[str, Any]]:
+        """Yield all matching rows in their order."""
+        with self.connection() as database:
+            ids = self._ordered_ids(database, selection)
+            for start in range(0, len(ids), 500):
+                yield from _read_rows(database, ids[start : start + 500])
+
+    def count(self, *, filter_text: str = "", words: str = "") -> int:
+        """Return the number of matching rollouts."""
+        with self.connection() as database:
+            return self._total(database, self.condition(filter_text, words))
+
+    def position(self, rollout_id: RolloutId, selection: Selection) -> int | None:
+        """Return the place of a rollout among the matching ones, from 0; None if it does not match."""
+        condition = self.condition(selection.filter_text, selection.words)
+        with self.connection() as database:
+            query = f"SELECT r.id {_from_clause(condition)} AND r.task = ? AND r.rollout = ?"
+            row = database.execute(query, (*condition.values, *rollout_id)).fetchone()
+            if row is None:
+                return None
+            if self._column(selection.sort) == "r.task":
+                sign = ">" if selection.down else "<"
+                query = (
+                    f"SELECT count(*) {_from_clause(condition)} AND (r.task {sign} ? OR r.task = ? AND r.rollout < ?)"
+                )
+                task, repeat = rollout_id
+                position: int = database.execute(query, (*condition.values, task, task, repeat)).fetchone()[0]
+                return position
+            return self._ordered_ids(database, selection).index(row[0])
 
     def row(self, rollout_id: RolloutId) -> dict[str, Any]:
         """Return the table row of a rollout, which must exist."""
         task, repeat = rollout_id
         return self.page(filter_text=f"task == {task} and repeat == {repeat}", count=1).rows[0]
 
-    def tasks(self, *, filter_text: str = "", words: str = "", start: int = 0, count: int = 100) -> ResultPage:
-        """Return one page of the tasks that have matching rollouts, with these; raises FilterError for a bad filter."""
-        condition = _condition(filter_text, words)
-        source = _from_clause(condition)
+    def repeats(self, task: int) -> list[dict[str, Any]]:
+        """Return repeat, reward, outcome, kind and extracted answer of the rollouts of a task."""
+        query = (
+            "SELECT rollout, reward, outcome, kind, extracted FROM rollouts r JOIN cells c USING (id)"
+            " WHERE r.task = ? AND r.current ORDER BY r.rollout LIMIT 1000"
+        )
+        names = ("rollout", "reward", "outcome", "kind", "extracted")
         with self.connection() as database:
-            total = database.execute(f"SELECT count(DISTINCT r.task) {source}", condition.values).fetchone()[0]
-            query = f"SELECT r.task, avg(r.reward) {source} GROUP BY r.task ORDER BY r.task LIMIT ? OFFSET ?"
-            means = database.execute(query, (*condition.values, count, start)).fetchall()
-            rows = []
-            columns = "r.id, r.rollout, r.reward, r.outcome, r.kind"
-            query = f"SELECT {columns} {source} AND r.task = ? ORDER BY r.rollout"
-            for task, mean in means:
-                repeats = database.execute(query, (*condition.values, task)).fetchall()
-                question = database.execute("SELECT question FROM cells WHERE id = ?", repeats[0][:1]).fetchone()[0]
-                names = ("rollout", "reward", "outcome", "kind")
-                rollouts = [dict(zip(names, repeat[1:], strict=True)) for repeat in repeats]
-                rows.append({"task": task, "mean": mean, "question": question, "rollouts": rollouts})
-            return ResultPage(total, rows)
+            return [dict(zip(names, row, strict=True)) for row in database.execute(query, (task,))]
+
+    def tasks(
+        self,
+        *,
+        filter_text: str = "",
+        words: str = "",
+        start: int = 0,
+        count: int = 100,
+        group: str = "all",
+        sort: str = "task",
+        down: bool = False,
+    ) -> ResultPage:
+        """Return one page of the tasks that have matching rollouts, with these; raises FilterError for a bad filter."""
+        condition = self.condition(filter_text, words)
+        order = f"{TASK_ORDERS.get(sort, 'task')} {'DESC' if down else 'ASC'}, task"
+        sums = f"SELECT {_TASK_SUMS} {_from_clause(condition)} GROUP BY r.task"
+        query = f"SELECT task, mean, scored, solved FROM ({sums}) WHERE {TASK_GROUPS.get(group, '1')} ORDER BY {order}"
+        with self.connection() as database:
+            means = database.execute(f"{query} LIMIT ? OFFSET ?", (*condition.values, count, start)).fetchall()
+            rows = [self._task_row(database, condition, *facts) for facts in means]
+        groups = self.task_groups(filter_text=filter_text, words=words)
+        return ResultPage(groups.get(group, groups["all"]), rows, start)
+
+    def task_groups(self, *, filter_text: str = "", words: str = "") -> dict[str, int]:
+        """Count the tasks that have matching rollouts, by group."""
+        condition = self.condition(filter_text, words)
+        key = ("groups", condition, self.version())
+        groups: dict[str, int] | None = self._totals.get(key)
+        if groups is None:
+            sums = f"SELECT {_TASK_SUMS} {_from_clause(condition)} GROUP BY r.task"
+            counts = ", ".join(f"coalesce(sum({rule}), 0)" for rule in TASK_GROUPS.values())
+            with self.connection() as database:
+                values = database.execute(f"SELECT {counts} FROM ({sums})", condition.values).fetchone()
+            groups = dict(zip(TASK_GROUPS, values, strict=True))
+            self._totals.keep(key, groups)
+        return groups
 
     def neighbours(
-        self, rollout_id: RolloutId, *, filter_text: str = "", words: str = ""
+        self,
+        rollout_id: RolloutId,
+        *,
+        filter_text: str = "",
+        words: str = "",
+        sort: str = "task",
+        down: bool = False,
     ) -> dict[str, tuple[int, int] | None]:
-        """Return the previous and the next matching rollout, in the order of tasks; None at either end."""
-        condition = _condition(filter_text, words)
-        query = f"SELECT r.task, r.rollout {_from_clause(condition)} AND (r.task, r.rollout)"
-        values = (*condition.values, *rollout_id)
+        """Return the previous and the next matching rollout in the order of the table; None at either end."""
+        selection = Selection(filter_text, words, sort, down)
+        condition = self.condition(filter_text, words)
         with self.connection() as database:
+            if self._column(sort) != "r.task":
+                return self._sorted_neighbours(database, rollout_id, selection)
+            query = f"SELECT r.task, r.rollout {_from_clause(condition)} AND (r.task, r.rollout)"
+            values = (*condition.values, *rollout_id)
             following = database.execute(f"{query} > (?, ?) ORDER BY 1, 2 LIMIT 1", values).fetchone()
             previous = database.execute(f"{query} < (?, ?) ORDER BY 1 DESC, 2 DESC LIMIT 1", values).fetchone()
         return {"previous": previous, "next": following}
+
+    def filter_facts(self, filter_text: str) -> dict[str, Any]:
+        """Return how many rollouts match a filter, and each of the parts that `and` joins, and its columns' ranges."""
+        encoded = filter_text.encode("utf-16-le", "surrogatepass")
+        spans = filter_parts(filter_text)
+        parts = []
+        for start, end in spans:
+            text = encoded[2 * start : 2 * end].decode("utf-16-le", "replace")
+            parts.append({"text": text, "from": start, "to": end, "total": self.count(filter_text=text)})
+        columns = self.columns()
+        ranges = [{"name": name, **self._range(columns[name])} for name in filter_names(filter_text) if name in columns]
+        return {
+            "total": self.count(filter_text=filter_text),
+            "of": self.count(),
+            "parts": parts,
+            "columns": [facts for facts in ranges if facts.get("min") is not None],
+        }
+
+    def columns(self) -> dict[str, str]:
+        """Return the SQL of every name that filters of this run may use."""
+        more = {
+            name: f"(SELECT json_extract(l.text, '$.{name}') FROM label_sets l WHERE l.id = r.labels)"
+            for name in (MODEL_LABEL, *self.label_names())
+        }
+        more |= {name: f"json_extract(c.components, '$.{name}')" for name in self.component_ranges()}
+        return {**more, "annotation": _ANNOTATION, **COLUMNS}
+
+    def label_names(self) -> list[str]:
+        """Return the names of the labels of this run, without the model, in the order of `LABEL_NAMES`."""
+        with self.connection() as database:
+            query = "SELECT DISTINCT key FROM label_sets, json_each(label_sets.text)"
+            names = {row[0] for row in database.execute(query)}
+        return [name for name in LABEL_NAMES if name in names]
+
+    def component_ranges(self) -> dict[str, tuple[int, float, float]]:
+        """Return count, smallest and largest value of each part of the rewards that a filter can name."""
+        with self.connection() as database:
+            query = "SELECT name, count, low, high FROM components ORDER BY count DESC, name LIMIT ?"
+            rows = database.execute(query, (MAX_COMPONENTS,)).fetchall()
+        taken = {*COLUMNS, *LABEL_NAMES, MODEL_LABEL, "annotation"}
+        return {name: (n, low, high) for name, n, low, high in rows if _NAME.fullmatch(name) and name not in taken}
 
     def locations(self, rollout_id: RolloutId) -> list[tuple[int, int]]:
         """Return file number and byte offset of each stored attempt of a rollout, the current one first."""
         query = "SELECT file, start FROM rollouts WHERE task = ? AND rollout = ? ORDER BY current DESC, id DESC"
         with self.connection() as database:
             return database.execute(query, rollout_id).fetchall()
+
+    def attempts(self, rollout_id: RolloutId) -> list[dict[str, Any]]:
+        """Return outcome and kind of each stored attempt of a rollout, the current one first."""
+        query = "SELECT outcome, kind FROM rollouts WHERE task = ? AND rollout = ? ORDER BY current DESC, id DESC"
+        with self.connection() as database:
+            rows = database.execute(query, rollout_id).fetchall()
+        return [{"attempt": number, "outcome": outcome, "kind": kind} for number, (outcome, kind) in enumerate(rows)]
 
     def record(self, rollout_id: RolloutId, attempt: int = 0) -> dict[str, Any] | None:
         """Return a stored record of a rollout; `attempt` 0 is the current one. None if there is no such record."""
@@ -161,95 +300,89 @@ class RunDatabase:
         record = parse_line(line)
         return record if record is not None else {UNREADABLE_LINE: line.decode("utf-8", errors="replace")}
 
-    def cached_value(self, name: str) -> Any:
-        """Return the value that `cache_value` stored last, if it was under this name; otherwise None."""
-        with self.connection() as database:
-            stored_name, value = json.loads(_meta(database, "cached") or "[null, null]")
-        return value if stored_name == name else None
+    def condition(self, filter_text: str, words: str = "") -> Condition:
+        """Return the condition of a filter and of words to search for, over the current records."""
+        condition = parse_filter(filter_text, self.columns() if filter_text.strip() else None)
+        sql, values = f"r.current AND {condition.sql}", condition.values
+        query = full_text_query(words)
+        if query is None:
+            return Condition(sql, values)
+        return Condition(f"{sql} AND r.id IN (SELECT rowid FROM words WHERE words MATCH ?)", (*values, query))
 
-    def cache_value(self, name: str, value: Any) -> None:
-        """Store a value that is slow to compute. It replaces the previous one, whatever its name."""
-        with self.connection() as database:
-            _set_meta(database, "cached", json.dumps([name, value]))
-            database.commit()
+    def _column(self, sort: str) -> str:
+        """Return the SQL of a column to sort by; that of the task for an unknown name."""
+        return COLUMNS.get(sort) or self.columns().get(sort, "r.task")
 
-    @contextmanager
-    def connection(self) -> Iterator[sqlite3.Connection]:
-        """Open the database for a `with` block."""
-        database = sqlite3.connect(self.path, timeout=30)
+    def _ordered(self, selection: Selection, condition: Condition) -> str:
+        """Return the clauses FROM, WHERE and ORDER BY of a selection."""
+        column = self._column(selection.sort)
+        direction = "DESC" if selection.down else "ASC"
+        by_task = f"r.task {direction}, r.rollout"
+        order = by_task if column == "r.task" else f"{column} {direction}, r.task, r.rollout"
+        return f"{_from_clause(condition, needs_cells='c.' in column)} ORDER BY {order}"
+
+    def _ordered_ids(self, database: sqlite3.Connection, selection: Selection) -> "array[int]":
+        """Return the ids of all matching rows in their order; the last few results are kept."""
+        key = (selection, self.version())
+        ids: array[int] | None = self._orders.get(key)
+        if ids is None:
+            condition = self.condition(selection.filter_text, selection.words)
+            query = f"SELECT id {self._ordered(selection, condition)}"
+            ids = array("Q", (row[0] for row in database.execute(query, condition.values)))
+            self._orders.keep(key, ids)
+        return ids
+
+    def _sorted_neighbours(
+        self, database: sqlite3.Connection, rollout_id: RolloutId, selection: Selection
+    ) -> dict[str, tuple[int, int] | None]:
+        ids = self._ordered_ids(database, selection)
+        query = "SELECT id FROM rollouts WHERE task = ? AND rollout = ? AND current"
+        row = database.execute(query, rollout_id).fetchone()
         try:
-            database.execute("PRAGMA synchronous = OFF")  # a damaged database is built again
-            database.execute("PRAGMA cache_size = -65536")
-            yield database
-        finally:
-            database.close()
+            place = ids.index(row[0]) if row else None
+        except ValueError:  # the rollout does not match
+            place = None
+        found: dict[str, tuple[int, int] | None] = {"previous": None, "next": None}
+        if place is not None:
+            for name, other in (("previous", place - 1), ("next", place + 1)):
+                if 0 <= other < len(ids):
+                    query = "SELECT task, rollout FROM rollouts WHERE id = ?"
+                    found[name] = database.execute(query, (ids[other],)).fetchone()
+        return found
 
-    def _recreate_if_outdated(self) -> None:
-        """Delete the database and create an empty one if it has another format or was made from other files."""
-        try:
-            with self.connection() as database:
-                meta = dict(database.execute("SELECT name, value FROM meta"))
-            is_current = meta.get("format") == str(FORMAT) and all(
-                _has_same_head(path, meta.get(f"head {number}", ""), int(meta.get(f"done {number}", 0)))
-                for number, path in enumerate(self.files)
-            )
-        except sqlite3.DatabaseError:
-            is_current = False
-        if is_current:
-            return
-        for ending in ("", "-wal", "-shm"):
-            Path(f"{self.path}{ending}").unlink(missing_ok=True)
+    def _total(self, database: sqlite3.Connection, condition: Condition) -> int:
+        """Count the matching rows; the last totals are kept."""
+        key = (condition, self.version())
+        total: int | None = self._totals.get(key)
+        if total is None:
+            query = f"SELECT count(*) {_from_clause(condition)}"
+            total = int(database.execute(query, condition.values).fetchone()[0])
+            self._totals.keep(key, total)
+        return total
+
+    def _range(self, column: str) -> dict[str, Any]:
+        """Return the smallest and the largest number in a column; empty if it has no numbers."""
+        join = "JOIN cells c USING (id)" if "c." in column else ""
+        query = f"SELECT min({column}), max({column}) FROM rollouts r {join} WHERE r.current"
         with self.connection() as database:
-            database.execute("PRAGMA journal_mode = WAL")
-            database.executescript(_SCHEMA)
-            database.execute("INSERT INTO meta VALUES ('format', ?)", (str(FORMAT),))
-            database.commit()
+            low, high = database.execute(query).fetchone()
+        return {"min": low, "max": high} if isinstance(low, int | float) else {}
 
-    def _add_lines(self, number: int, path: Path) -> bool:
-        """Add the next batch of complete lines of a file; return whether there were any."""
-        if not path.exists():
-            return False
-        with self.connection() as database:
-            done = _bytes_done(database, number)
-            if path.stat().st_size < done:  # the file was rewritten
-                _delete_rows(database)
-                done = 0
-            first_id = database.execute("SELECT coalesce(max(id), 0) FROM rollouts").fetchone()[0] + 1
-            rows: list[tuple[Any, ...]] = []
-            cells: list[tuple[Any, ...]] = []
-            texts: list[tuple[int, str]] = []
-            for start, line in islice(scan_lines(path, done), BATCH):
-                if not line.endswith(b"\n"):
-                    break  # still being written
-                record = parse_line(line)
-                if record is None:
-                    record = {NG_FAILURE_CLASS_KEY: UNREADABLE_LINE}
-                row_id = first_id + len(rows)
-                row = build_table_row(record, row_id - 1)
-                rows.append((row_id, number, start, len(line), 1, *_numbers_of(row)))
-                cells.append((row_id, *_texts_of(row), json.dumps(reward_components(record))))
-                texts.append((row_id, " ".join(text for text in _texts_of(row) if text)))
-                done = start + len(line)
-            if not rows:
-                return False
-            database.executemany(f"INSERT INTO rollouts VALUES ({_placeholders(rows)})", rows)
-            database.executemany(f"INSERT INTO cells VALUES ({_placeholders(cells)})", cells)
-            database.executemany("INSERT INTO words(rowid, text) VALUES (?, ?)", texts)
-            _mark_superseded_failures(database)
-            _set_meta(database, f"done {number}", str(done))
-            _set_meta(database, f"head {number}", _file_head(path, done))
-            database.commit()
-            return True
-
-
-def _condition(filter_text: str, words: str) -> Condition:
-    """Build the condition of a filter and of words to search for, over the current records."""
-    condition = parse_filter(filter_text)
-    sql, values = f"r.current AND {condition.sql}", condition.values
-    query = full_text_query(words)
-    if query is None:
-        return Condition(sql, values)
-    return Condition(f"{sql} AND r.id IN (SELECT rowid FROM words WHERE words MATCH ?)", (*values, query))
+    def _task_row(
+        self, database: sqlite3.Connection, condition: Condition, task: int, mean: float, scored: int, solved: int
+    ) -> dict[str, Any]:
+        """Return the row of a task with the rollouts that match."""
+        query = (
+            f"SELECT r.id, r.agent, r.rollout, r.reward, r.outcome, r.kind {_from_clause(condition)} AND r.task = ?"
+            " ORDER BY r.rollout LIMIT 1000"
+        )
+        repeats = database.execute(query, (*condition.values, task)).fetchall()
+        question = database.execute("SELECT question FROM cells WHERE id = ?", repeats[0][:1]).fetchone()[0]
+        names = ("rollout", "reward", "outcome", "kind")
+        rollouts = [dict(zip(names, repeat[2:], strict=True)) for repeat in repeats]
+        facts = {"task": task, "mean": mean, "scored": scored, "solved": solved, "question": question}
+        row = {**facts, "agent": repeats[0][1], "rollouts": rollouts[:MAX_REPEATS_SHOWN]}
+        return row if len(rollouts) <= MAX_REPEATS_SHOWN else {**row, "more": len(rollouts) - MAX_REPEATS_SHOWN}
 
 
 def _from_clause(condition: Condition, *, needs_cells: bool = False) -> str:
@@ -258,67 +391,21 @@ def _from_clause(condition: Condition, *, needs_cells: bool = False) -> str:
 
 
 def _read_rows(database: sqlite3.Connection, ids: Sequence[int]) -> list[dict[str, Any]]:
-    names = [*_NUMBER_COLUMNS, *TEXT_COLUMNS, "components"]
-    query = f"SELECT {', '.join(names)} FROM rollouts JOIN cells USING (id) WHERE id = ?"
-    rows = [dict(zip(names, database.execute(query, (row_id,)).fetchone(), strict=True)) for row_id in ids]
-    return [{**row, "components": json.loads(row["components"])} for row in rows]
-
-
-def _mark_superseded_failures(database: sqlite3.Connection) -> None:
-    """Mark failures as not current if the rollout was scored, or failed again later."""
-    database.execute(
-        """UPDATE rollouts SET current = 0 WHERE file = 1 AND current AND EXISTS (
-            SELECT 1 FROM rollouts later WHERE later.task = rollouts.task AND later.rollout = rollouts.rollout
-            AND (later.file = 0 OR later.id > rollouts.id AND later.file = 1))"""
+    names = [*NUMBER_COLUMNS, *TEXT_COLUMNS, "components", "labels", "verdict", "note"]
+    columns = [f"r.{name}" for name in NUMBER_COLUMNS] + [f"c.{name}" for name in (*TEXT_COLUMNS, "components")]
+    query = (
+        f"SELECT {', '.join(columns)}, (SELECT text FROM label_sets l WHERE l.id = r.labels), n.verdict, n.note"
+        " FROM rollouts r JOIN cells c USING (id) LEFT JOIN annotations n ON n.task = r.task AND n.rollout = r.rollout"
+        " WHERE r.id = ?"
     )
+    rows = (dict(zip(names, database.execute(query, (row_id,)).fetchone(), strict=True)) for row_id in ids)
+    return [_complete_row(row) for row in rows]
 
 
-def _delete_rows(database: sqlite3.Connection) -> None:
-    """Empty all tables."""
-    for table in ("rollouts", "cells"):
-        database.execute(f"DELETE FROM {table}")
-    database.execute("INSERT INTO words(words) VALUES ('delete-all')")
-    database.execute("DELETE FROM meta WHERE name != 'format'")
-
-
-def _bytes_done(database: sqlite3.Connection, number: int) -> int:
-    return int(_meta(database, f"done {number}") or 0)
-
-
-def _meta(database: sqlite3.Connection, name: str) -> str | None:
-    row = database.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-    return row[0] if row else None
-
-
-def _placeholders(rows: Sequence[Sequence[Any]]) -> str:
-    return ", ".join("?" * len(rows[0]))
-
-
-def _set_meta(database: sqlite3.Connection, name: str, value: str) -> None:
-    database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
-
-
-def _file_head(path: Path, done: int) -> str:
-    """Return the size and hash of the beginning of a file, of which `done` bytes were added to the database."""
-    with path.open("rb") as file:
-        return f"{min(done, HEAD_BYTES)} {hashlib.sha256(file.read(min(done, HEAD_BYTES))).hexdigest()}"
-
-
-def _has_same_head(path: Path, head: str, done: int) -> bool:
-    """Return whether a file still begins as when its first `done` bytes were added to the database."""
-    if not done:
-        return True
-    return path.exists() and path.stat().st_size >= done and _file_head(path, done) == head
-
-
-def _cache_path(run: RunFiles) -> Path:
-    """Return the database's path in the user's cache folder, or in a temporary folder if that is not writable."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nemo-gym" / "view"
-    name = hashlib.sha256(str(run.output).encode()).hexdigest()[:24] + ".sqlite"
-    try:
-        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.access(cache, os.W_OK):
-            return cache / name
-    except OSError:
-        pass
-    return Path(tempfile.mkdtemp(prefix="nemo-gym-view-")) / name
+def _complete_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with its components, its labels and its annotation as objects."""
+    verdict, note = row.pop("verdict"), row.pop("note")
+    labels = json.loads(row["labels"] or "{}")
+    model = labels.pop(MODEL_LABEL, "")
+    annotation = {} if verdict is None else {"annotation": {"verdict": verdict, "note": note}}
+    return {**row, "model": model, "components": json.loads(row["components"]), "labels": labels, **annotation}

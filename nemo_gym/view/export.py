@@ -1,7 +1,6 @@
 """Export the viewer's page with its data as a folder (bundle) that can be shared and opened without a server."""
 
 from collections.abc import Callable, Sequence
-from importlib.resources import files
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,12 @@ from typing import Any
 import orjson
 
 from nemo_gym.errors import GymError
+from nemo_gym.view.api import rollout_page
+from nemo_gym.view.comparison import compare_runs
 from nemo_gym.view.conversation import LONGEST_TEXT, event_text, event_tokens, read_events
 from nemo_gym.view.database import RunDatabase
-from nemo_gym.view.server import PAGE_FILES, rollout_page
-from nemo_gym.view.summary import compare_runs, summarize
+from nemo_gym.view.server import page_files
+from nemo_gym.view.summary import summarize
 
 MAX_ROLLOUTS = 20_000
 """Each rollout is one file; file managers are slow with more files in a folder."""
@@ -42,8 +43,9 @@ def export_bundle(
         problem = f"{total} rollouts are too many for a bundle ({MAX_ROLLOUTS} at most)"
         raise TooMuchToExport(problem, fix='select fewer: --where "reward < 1"')
     folder.mkdir(parents=True, exist_ok=True)
-    for name, _ in PAGE_FILES.values():
-        (folder / name).write_bytes(files("nemo_gym.view").joinpath("static", name).read_bytes())
+    for name, entry in page_files().items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(entry.read_bytes())
     bundle = []
     done = 0
     for number, run in enumerate(runs):

@@ -9,33 +9,29 @@ import hmac
 import re
 from collections.abc import Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 from urllib.parse import urlsplit
 
-import orjson
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import MutableHeaders, QueryParams
-from starlette.exceptions import HTTPException
+from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from nemo_gym.view.conversation import event_text, event_tokens, read_events, read_judgements, read_timings
+from nemo_gym.view.api import JsonResponse, Pages
 from nemo_gym.view.database import RunDatabase
 from nemo_gym.view.filters import FilterError
-from nemo_gym.view.summary import compare_runs, summarize
-from nemo_gym.wire.stored_rollout import RolloutId
+from nemo_gym.view.summary import statistics_of
 
 POLL_SECONDS = 1.0
 """Pause between two checks for new lines in the files."""
-MAX_ROWS = 500
 MAX_DIGITS = 19
-MAX_QUERY_DIGITS = 14
-"""Fewer than MAX_DIGITS, because handlers add to these numbers."""
 _DIGITS = re.compile(r"[0-9]+")
 TOKEN_COOKIE = "gym_view"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
@@ -49,20 +45,13 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-PAGE_FILES = {
-    "": ("index.html", "text/html; charset=utf-8"),
-    "app.js": ("app.js", "text/javascript; charset=utf-8"),
-    "filter.js": ("filter.js", "text/javascript; charset=utf-8"),
-    "style.css": ("style.css", "text/css; charset=utf-8"),
+MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
 }
-STATIC_FILES = PAGE_FILES | {"favicon.ico": ("favicon.svg", "image/svg+xml")}
-
-
-class JsonResponse(Response):
-    media_type = "application/json"
-
-    def render(self, content: Any) -> bytes:
-        return orjson.dumps(content)
+"""Files of the page by the end of their name; others are not served."""
 
 
 def view_app(runs: Sequence[RunDatabase], *, token: str | None = None, hosts: frozenset[str] = LOOPBACK) -> Starlette:
@@ -75,16 +64,21 @@ def view_app(runs: Sequence[RunDatabase], *, token: str | None = None, hosts: fr
         yield
         task.cancel()
 
+    run, rollout = "/api/runs/{run:int}", "/api/runs/{run:int}/rollouts/{task:int}/{repeat:int}"
     routes = [
+        Route("/api/session", pages.session),
         Route("/api/runs", pages.runs),
-        Route("/api/runs/{run:int}", pages.run),
-        Route("/api/runs/{run:int}/progress", pages.progress),
-        Route("/api/runs/{run:int}/rollouts", pages.rollouts),
-        Route("/api/runs/{run:int}/tasks", pages.tasks),
-        Route("/api/runs/{run:int}/rollouts/{task:int}/{repeat:int}", pages.rollout),
-        Route("/api/runs/{run:int}/rollouts/{task:int}/{repeat:int}/text/{event:int}", pages.text),
-        Route("/api/runs/{run:int}/rollouts/{task:int}/{repeat:int}/tokens/{event:int}", pages.tokens),
-        Route("/api/runs/{run:int}/rollouts/{task:int}/{repeat:int}/raw", pages.raw),
+        Route(run, pages.run),
+        Route(f"{run}/progress", pages.progress),
+        Route(f"{run}/columns", pages.columns),
+        Route(f"{run}/filter", pages.filter),
+        Route(f"{run}/rollouts", pages.rollouts),
+        Route(f"{run}/rollouts.csv", pages.csv),
+        Route(f"{run}/tasks", pages.tasks),
+        Route(rollout, pages.rollout),
+        Route(f"{rollout}/text/{{event:int}}", pages.text),
+        Route(f"{rollout}/tokens/{{event:int}}", pages.tokens),
+        Route(f"{rollout}/raw", pages.raw),
         Route("/api/compare/{run:int}/{other:int}", pages.compare),
         Route("/{path:path}", static_file),
     ]
@@ -143,106 +137,31 @@ class AccessCheck:
         return None if hmac.compare_digest(token.encode(), self._token.encode()) else "the token is missing or wrong"
 
 
-class Pages:
-    """The handlers of the JSON endpoints. Starlette runs them on threads, so that queries do not block the loop."""
+@cache
+def page_files() -> dict[str, Traversable]:
+    """Return the files of the page by their path below `static`."""
 
-    def __init__(self, runs: Sequence[RunDatabase]) -> None:
-        self._runs = runs
+    def inside(folder: Traversable, prefix: str) -> dict[str, Traversable]:
+        found: dict[str, Traversable] = {}
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                found |= inside(entry, f"{prefix}{entry.name}/")
+            elif entry.name.endswith(tuple(MEDIA_TYPES)):
+                found[f"{prefix}{entry.name}"] = entry
+        return found
 
-    def runs(self, request: Request) -> Response:  # noqa: ARG002 - every route takes one
-        return JsonResponse([{"number": number, "name": run.run.name} for number, run in enumerate(self._runs)])
-
-    def run(self, request: Request) -> Response:
-        return JsonResponse(summarize(self._run(request)))
-
-    def progress(self, request: Request) -> Response:
-        done, size = self._run(request).progress()
-        return JsonResponse({"indexed": done, "size": size})
-
-    def compare(self, request: Request) -> Response:
-        return JsonResponse(compare_runs(self._run(request), self._run(request, "other")))
-
-    def rollouts(self, request: Request) -> Response:
-        """Return one page of the table of rollouts."""
-        query = request.query_params
-        page = self._run(request).page(
-            **_filter(query),
-            sort=query.get("sort", "task"),
-            down=query.get("down") == "1",
-            start=_start(request),
-            count=min(_whole_number(query.get("count"), 100), MAX_ROWS),
-        )
-        return JsonResponse({"total": page.total, "rows": page.rows})
-
-    def tasks(self, request: Request) -> Response:
-        page = self._run(request).tasks(**_filter(request.query_params), start=_start(request))
-        return JsonResponse({"total": page.total, "rows": page.rows})
-
-    def rollout(self, request: Request) -> Response:
-        """Return the content of a rollout's page, and the ids of the previous, next and next failed rollout."""
-        run, rollout_id, record = self._run(request), _rollout_id(request), self._record(request)
-        count = min(_whole_number(request.query_params.get("count"), 200), MAX_ROWS)
-        total, events = read_events(record, _start(request), count)
-        return JsonResponse(
-            {
-                **rollout_page(record, run.row(rollout_id), events, total),
-                "attempts": len(run.locations(rollout_id)),
-                **run.neighbours(rollout_id, **_filter(request.query_params)),
-                "next_failed": run.neighbours(rollout_id, filter_text='outcome == "failed"')["next"],
-            }
-        )
-
-    def text(self, request: Request) -> Response:
-        event = request.path_params["event"]
-        return JsonResponse({"text": event_text(self._record(request), event, _start(request))})
-
-    def tokens(self, request: Request) -> Response:
-        return JsonResponse(event_tokens(self._record(request), request.path_params["event"], _start(request)))
-
-    def raw(self, request: Request) -> Response:
-        return JsonResponse(self._record(request))
-
-    def _run(self, request: Request, parameter: str = "run") -> RunDatabase:
-        """Return the run that a parameter of the path names; respond with 404 if it is unknown."""
-        number: int = request.path_params[parameter]
-        if number >= len(self._runs):
-            raise HTTPException(404, "unknown run")
-        return self._runs[number]
-
-    def _record(self, request: Request) -> dict[str, Any]:
-        """Return the requested record; respond with 404 if it is unknown."""
-        attempt = _whole_number(request.query_params.get("attempt"), 0)
-        record = self._run(request).record(_rollout_id(request), attempt)
-        if record is None:
-            raise HTTPException(404, "unknown rollout")
-        return record
-
-
-def rollout_page(record: dict[str, Any], facts: dict[str, Any], events: list[Any], total: int) -> dict[str, Any]:
-    """Return the content of a rollout's page; long fields of the record are cut."""
-    conversation = ("responses_create_params", "response")
-    return {
-        "facts": facts,
-        "events": events,
-        "total": total,
-        "fields": {name: _cut(value) for name, value in record.items() if name not in conversation},
-        "timings": read_timings(record),
-        "judgements": read_judgements(record),
-    }
-
-
-def _cut(value: Any, longest: int = 4000) -> Any:
-    text = value if isinstance(value, str) else orjson.dumps(value).decode("utf-8", errors="replace")
-    return value if len(text) <= longest else f"{text[:longest]}… ({len(text)} characters)"
+    return inside(files("nemo_gym.view").joinpath("static"), "")
 
 
 async def static_file(request: Request) -> Response:
     """Return one of the page's files. The page itself selects its view by the URL part after `#`."""
-    if request.path_params["path"] not in STATIC_FILES:
+    path = {"": "index.html", "favicon.ico": "favicon.svg"}.get(
+        request.path_params["path"], request.path_params["path"]
+    )
+    entry = page_files().get(path)
+    if entry is None:
         return PlainTextResponse("page not found", 404)
-    name, media_type = STATIC_FILES[request.path_params["path"]]
-    content = files("nemo_gym.view").joinpath("static", name).read_bytes()
-    return Response(content, media_type=media_type)
+    return Response(entry.read_bytes(), media_type=MEDIA_TYPES[f".{path.rpartition('.')[2]}"])
 
 
 async def _follow_files(runs: Sequence[RunDatabase]) -> None:
@@ -253,12 +172,23 @@ async def _follow_files(runs: Sequence[RunDatabase]) -> None:
             while await run_in_threadpool(run.grow):
                 has_grown = True
             if has_grown:
-                await run_in_threadpool(summarize, run)
+                await run_in_threadpool(statistics_of, run)
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _bad_filter(_: Request, error: Exception) -> Response:
-    return JsonResponse({"error": str(error)}, 400)
+async def _bad_filter(request: Request, error: Exception) -> Response:
+    """Explain an invalid filter: the problem, its place in the text, and the filter with the suggestion."""
+    facts: dict[str, Any] = {"error": str(error)}
+    if isinstance(error, FilterError):
+        facts["message"] = error.reason or error.problem
+        if error.span is not None:
+            start, end = error.span
+            facts |= {"from": start, "to": end}
+            if error.suggestion is not None:
+                text = request.query_params.get("where", "").encode("utf-16-le", "surrogatepass")
+                repaired = text[: 2 * start] + error.suggestion.encode("utf-16-le") + text[2 * end :]
+                facts |= {"suggestion": error.suggestion, "repaired": repaired.decode("utf-16-le", "replace")}
+    return JsonResponse(facts, 400)
 
 
 def _is_too_large(digits: str) -> bool:
@@ -270,25 +200,3 @@ def _is_too_large(digits: str) -> bool:
 def _host(netloc: str) -> str:
     """Return `host:port` without the port; an IPv6 address keeps its brackets."""
     return netloc.rsplit(":", 1)[0] if not netloc.endswith("]") else netloc
-
-
-def _rollout_id(request: Request) -> RolloutId:
-    return request.path_params["task"], request.path_params["repeat"]
-
-
-def _start(request: Request) -> int:
-    return _whole_number(request.query_params.get("start"), 0)
-
-
-def _filter(query: QueryParams) -> dict[str, Any]:
-    return {"filter_text": query.get("where", ""), "words": query.get("words", "")}
-
-
-def _whole_number(text: str | None, default: int) -> int:
-    """Return a number of the query, or the default if it is no whole number; respond with 400 if it is too large."""
-    if text is None or not text.isascii() or not text.isdecimal():
-        return default
-    significant = text.lstrip("0") or "0"
-    if len(significant) > MAX_QUERY_DIGITS:
-        raise HTTPException(400, "a number in the query is too large")
-    return int(significant)

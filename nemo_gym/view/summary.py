@@ -1,184 +1,222 @@
-"""Summarize a run for its page: scores, outcomes, latency and tokens."""
+"""Summarize a run for its page: what it was made with, its scores, findings, subsets, and agents × metrics."""
 
-import math
-import sqlite3
-from collections.abc import Sequence
-from pathlib import Path
+import time
 from typing import Any
 
-import orjson
-
-from nemo_gym.metrics.column_statistics import sample_std
-from nemo_gym.metrics.intervals import ClusteredMean, t95
-from nemo_gym.metrics.pass_at_k import pass_at_k
-from nemo_gym.metrics.scores import reported_k
 from nemo_gym.view.database import RunDatabase
-from nemo_gym.view.table_row import PHASES
-from nemo_gym.wire.stored_rollout import finite_float
+from nemo_gym.view.health import find_problems, quote
+from nemo_gym.view.run_facts import (
+    identity_strip,
+    planned_count,
+    read_side_file,
+    run_content_of,
+    run_cost,
+    run_state,
+    run_titles,
+    start_and_end,
+)
+from nemo_gym.view.statistics import compute_statistics
 
-BINS = 20
-MAX_SIDE_FILE_BYTES = 4_000_000
-"""Side files (metrics, identity) that are larger are not shown on the page."""
+MATRIX_COLUMNS = (
+    ("tasks", "Tasks", "count"),
+    ("rollouts", "Rollouts", "count"),
+    ("mean", "Mean", "reward"),
+    ("cut_off", "Cut off", "share"),
+    ("no_answer", "No answer", "share"),
+    ("limit", "Limit", "share"),
+    ("failed", "Failed", "share"),
+    ("turns", "Turns", "number"),
+    ("tool_calls", "Tool calls", "number"),
+    ("tokens_out", "Tokens out", "count"),
+    ("seconds", "Seconds", "seconds"),
+)
+MAX_RECORDED_METRICS = 30
+STATISTICS = "statistics"
+SLOW_SECONDS, PAUSE_FACTOR = 0.5, 20.0
+"""Statistics that take longer than this are computed again after this many times their duration at the earliest."""
 
-Group = tuple[int, int, float, int]
-"""Tasks with equal results: rollouts per task, solved rollouts, sum of rewards, number of such tasks."""
+
+def run_entry(run: RunDatabase, number: int = 0) -> dict[str, Any]:
+    """Return the entry of a run in the list of runs."""
+    return _entry(run, number, statistics_of(run))
 
 
-def summarize(run: RunDatabase) -> dict[str, Any]:
+def summarize(run: RunDatabase, number: int = 0) -> dict[str, Any]:
     """Return the summary of a run. The statistics, which scan all rollouts, are cached until the files grow."""
-    done, size = run.progress()
-    statistics = run.cached_value(f"summary {done}")
-    if statistics is None:
-        statistics = _compute_statistics(run)
-        run.cache_value(f"summary {done}", statistics)
+    statistics = statistics_of(run)
+    content, metrics = run_content_of(run.run), read_side_file(run.run.metrics)
+    entry = _entry(run, number, statistics)
+    public = {name: value for name, value in statistics.items() if name not in _INTERNAL}
     return {
+        **entry,
+        **public,
+        "histogram": _with_bins(statistics["histogram"]),
+        "subsets": [{**one, "where": f"{one['name']} == {quote(one['value'])}"} for one in statistics["subsets"]],
+        "latency": [_with_slow_filter(phase) for phase in statistics["latency"]],
+        "outcomes_by_kind": _outcomes_by_kind(statistics),
+        "identity_strip": {
+            **identity_strip(run.run, content),
+            "models": [model for model in statistics["tokens_by_model"] if model] or [entry["model"]],
+            "work": _work(statistics),
+            "tokens": _token_sums(statistics),
+            **({"cost": entry["cost"]} if "cost" in entry else {}),
+        },
+        "health": find_problems(statistics, entry),
+        "matrix": _matrix(statistics, entry.get("cost")),
+        "recorded_metrics": _recorded_metrics(metrics),
+        "metrics": metrics,
+        "identity": content or None,
+    }
+
+
+def statistics_of(run: RunDatabase) -> dict[str, Any]:
+    """Return the statistics of a run, computed once for each state of its files.
+
+    If they are slow to compute and the files grow, they may be a little old, so that they take a small share of time.
+    """
+    done, _ = run.progress()
+    stored: dict[str, Any] | None = run.cached_value(STATISTICS)
+    if stored is not None:
+        age, slow = time.time() - stored["at"], stored["computed_in"] > SLOW_SECONDS
+        if stored["done"] == done or (slow and 0 <= age < stored["computed_in"] * PAUSE_FACTOR):
+            return stored
+    begin = time.monotonic()
+    statistics = compute_statistics(run)
+    statistics |= {"done": done, "at": time.time(), "computed_in": time.monotonic() - begin}
+    run.cache_value(STATISTICS, statistics)
+    return statistics
+
+
+_INTERNAL = frozenset({"agents", "tokens_by_model", "problems", "columns", "repeats", "done", "at", "computed_in"})
+"""Statistics that other fields of the summary are made of."""
+
+
+def _entry(run: RunDatabase, number: int, statistics: dict[str, Any]) -> dict[str, Any]:
+    content = run_content_of(run.run)
+    done, size = run.progress()
+    counts = dict.fromkeys(("scored", "limit", "failed", "cancelled"), 0)
+    for outcome in statistics["outcomes"]:
+        counts[outcome["outcome"]] = counts.get(outcome["outcome"], 0) + outcome["count"]
+    planned, ended = planned_count(content), sum(counts.values())
+    state = run_state(run.run, planned, ended)
+    cost = run_cost(run.run, statistics["tokens_by_model"], ended)
+    reward = statistics["reward"]
+    titles = run_titles(run.run, content)
+    models = [model for model in statistics["tokens_by_model"] if model]
+    unscored = ended - counts["scored"]
+    return {
+        "number": number,
         "name": run.run.name,
         "path": str(run.run.output),
+        **titles,
+        "model": ", ".join(models[:3]) or titles["model"],
+        **start_and_end(run.run, content),
+        "state": state,
+        "planned": planned,
+        "rollouts": ended,
+        "tasks": statistics["tasks"],
+        "outcome_counts": counts,
+        "reward": reward,
+        "scale": reward_scale(statistics),
+        **({"cost": cost} if cost is not None else {}),
         "indexed": done,
         "size": size,
-        **statistics,
-        "metrics": _read_side_file(run.run.metrics),
-        "identity": _read_side_file(run.run.identity),
+        **({"reading": {"done": done, "size": size}} if done < size else {}),
+        "note": f"{unscored:,} not scored" if unscored else "",
     }
 
 
-def _compute_statistics(run: RunDatabase) -> dict[str, Any]:
-    """Compute the statistics over all current rollouts of a run."""
-    with run.connection() as database:
-        groups = database.execute(
-            "SELECT n, solved, total, count(*) FROM (SELECT count(*) AS n, sum(reward = 1) AS solved,"
-            " sum(reward) AS total FROM rollouts WHERE current AND reward IS NOT NULL GROUP BY task) GROUP BY 1, 2, 3"
-        ).fetchall()
-        others = "SELECT NOT EXISTS (SELECT 1 FROM rollouts WHERE current AND reward NOT IN (0, 1))"
-        is_pass_or_fail = bool(database.execute(others).fetchone()[0])
-        return {
-            "outcomes": _outcomes(database),
-            "reward": _reward(groups, is_pass_or_fail=is_pass_or_fail),
-            "histogram": _histogram(database),
-            "pass_at_k": _pass_at_k(groups) if is_pass_or_fail else [],
-            "tokens": _totals(database),
-            "latency": _latency(database),
-        }
+def reward_scale(statistics: dict[str, Any]) -> list[float]:
+    """Return the range of rewards that colours stand for: 0 to 1, or that of the run if it is wider."""
+    reward = statistics["reward"]
+    return [min(0.0, reward.get("min", 0.0)), max(1.0, reward.get("max", 1.0))]
 
 
-def compare_runs(first: RunDatabase, second: RunDatabase, count: int = 200) -> dict[str, Any]:
-    """Compare the mean rewards of tasks that both runs scored; list `count` tasks, the largest difference first."""
-    with first.connection() as database:
-        database.execute("ATTACH DATABASE ? AS other", (str(second.path),))
-        means = (
-            "SELECT task, avg(reward) AS mean, count(*) AS n FROM {} WHERE current AND reward IS NOT NULL GROUP BY task"
-        )
-        query = (
-            f"SELECT a.task, a.mean, b.mean, a.n, b.n FROM ({means.format('main.rollouts')}) a"
-            f" JOIN ({means.format('other.rollouts')}) b USING (task)"
-        )
-        pairs = database.execute(query).fetchall()
-    differences = [second_mean - first_mean for _, first_mean, second_mean, *_ in pairs]
-    differing = sorted((pair for pair in pairs if pair[1] != pair[2]), key=lambda pair: -abs(pair[2] - pair[1]))
-    names = ("task", "first", "second", "first_n", "second_n")
+def _work(statistics: dict[str, Any]) -> dict[str, Any]:
     return {
-        "tasks": len(pairs),
-        "better": sum(difference > 0 for difference in differences),
-        "worse": sum(difference < 0 for difference in differences),
-        "mean_difference": sum(differences) / len(differences) if differences else None,
-        "interval_95": _paired_interval(differences),
-        "rows": [dict(zip(names, pair, strict=True)) for pair in differing[:count]],
+        "tasks": statistics["tasks"],
+        "rollouts": statistics["rollouts"],
+        "repeats": statistics["repeats"],
+        "agents": [row["agent"] for row in statistics["agents"] if row["agent"]],
     }
 
 
-def _outcomes(database: sqlite3.Connection) -> list[dict[str, Any]]:
-    query = "SELECT outcome, kind, count(*) FROM rollouts WHERE current GROUP BY 1, 2 ORDER BY 3 DESC"
-    return [{"outcome": outcome, "kind": kind, "count": n} for outcome, kind, n in database.execute(query)]
+def _token_sums(statistics: dict[str, Any]) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for counts in statistics["tokens_by_model"].values():
+        for kind, count in counts.items():
+            sums[kind] = sums.get(kind, 0) + count
+    return {kind: count for kind, count in sums.items() if count}
 
 
-def _reward(groups: Sequence[Group], *, is_pass_or_fail: bool) -> dict[str, Any]:
-    """Return the mean reward with the interval that `gym eval run` reports."""
-    clustered = ClusteredMean(may_be_share=is_pass_or_fail)
-    for count, _, total, tasks in groups:
-        clustered.add_sums(count, total, tasks)
-    mean = clustered.mean()
-    if mean is None:
-        return {"n": 0, "tasks": 0, "mean": None, "interval_95": None}
-    interval = None if mean.low is None else [mean.low, mean.high]
-    return {"n": mean.count, "tasks": mean.tasks, "mean": finite_float(mean.value), "interval_95": interval}
+def _with_bins(histogram: dict[str, Any]) -> dict[str, Any]:
+    """Add to each bin its bounds and the filter of its rollouts."""
+    low, high, counts = histogram["low"], histogram["high"], histogram["counts"]
+    width = (high - low) / max(len(counts), 1)
+    bins = []
+    for place, count in enumerate(counts):
+        is_last = place == len(counts) - 1
+        start, end = round(low + place * width, 12), high if is_last else round(low + (place + 1) * width, 12)
+        where = f"reward >= {start!r} and reward {'<=' if is_last else '<'} {end!r}"
+        bins.append({"from": start, "to": end, "count": count, "where": where})
+    return {**histogram, "bins": bins}
 
 
-def _histogram(database: sqlite3.Connection) -> dict[str, Any]:
-    """Count the rewards in `BINS` bins, which cover at least 0 to 1."""
-    low, high = database.execute("SELECT min(reward), max(reward) FROM rollouts WHERE current").fetchone()
-    if low is None:
-        return {"low": 0.0, "high": 1.0, "counts": []}
-    low, high = min(low, 0.0), max(high, 1.0)
-    query = (
-        "SELECT min(cast((reward - ?) / ? * ? AS INTEGER), ?), count(*) FROM rollouts"
-        " WHERE current AND reward IS NOT NULL GROUP BY 1"
-    )
-    counts = [0] * BINS
-    for position, count in database.execute(query, (low, high - low, BINS, BINS - 1)):
-        counts[position] += count
-    return {"low": low, "high": high, "counts": counts}
+def _with_slow_filter(phase: dict[str, Any]) -> dict[str, Any]:
+    column = "seconds" if phase["phase"] == "all" else f"seconds_{phase['phase']}"
+    return {**phase, "where": f"{column} > {phase['p95']!r}"}
 
 
-def _pass_at_k(groups: Sequence[Group]) -> list[dict[str, float]]:
-    """Return for each reported k the mean chance, over tasks with k rollouts, that one of k is solved (reward 1)."""
-    points = []
-    for k in reported_k(max((n for n, *_ in groups), default=0)):
-        usable = [(n, solved, weight) for n, solved, _, weight in groups if n >= k]
-        tasks = sum(weight for _, _, weight in usable)
-        chance = sum(weight * pass_at_k(n, solved, k) for n, solved, weight in usable)
-        points.append({"k": k, "chance": chance / tasks, "tasks": tasks})
-    return points
+def _outcomes_by_kind(statistics: dict[str, Any]) -> list[dict[str, Any]]:
+    total = max(statistics["rollouts"], 1)
+    return [
+        {
+            **entry,
+            "share": entry["count"] / total,
+            "where": f"outcome == {quote(entry['outcome'])}"
+            + (f" and kind == {quote(entry['kind'])}" if entry["kind"] else ""),
+        }
+        for entry in statistics["outcomes"]
+    ]
 
 
-def _totals(database: sqlite3.Connection) -> dict[str, Any]:
-    """Return sum, mean and maximum of tokens, turns and tool calls."""
-    names = ("tokens_in", "tokens_out", "turns", "tool_calls")
-    columns = ", ".join(f"sum({name}), avg({name}), max({name})" for name in names)
-    values = database.execute(f"SELECT {columns} FROM rollouts WHERE current").fetchone()
-    keys = ("sum", "mean", "max")
-    return {name: dict(zip(keys, values[3 * i : 3 * i + 3], strict=True)) for i, name in enumerate(names)}
-
-
-def _latency(database: sqlite3.Connection) -> list[dict[str, Any]]:
-    """Return mean, quantiles and maximum of the seconds of the whole rollout (`all`) and of each measured phase.
-
-    `share` is the fraction of the time of all phases.
-    """
-    columns = [("all", "seconds"), *((phase, f"seconds_{phase}") for phase in PHASES)]
-    aggregates = ", ".join(f"count({column}), sum({column}), max({column})" for _, column in columns)
-    values = database.execute(f"SELECT {aggregates} FROM rollouts WHERE current").fetchone()
-    measured = {name: values[position * 3 : position * 3 + 3] for position, (name, _) in enumerate(columns)}
-    phase_total = sum(measured[phase][1] or 0.0 for phase in PHASES)
+def _matrix(statistics: dict[str, Any], cost: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the table of agents × metrics; a column without a value in any row is left out."""
+    k_values = sorted({point["k"] for agent in statistics["agents"] for point in agent["pass_at_k"]})
+    selected_k = sorted({*k_values[:1], *k_values[-1:], *(k for k in k_values if k == 4)}) if len(k_values) > 1 else []
+    passes = [(f"pass_{k}", f"pass@{k}", "reward") for k in selected_k]
+    columns = [*MATRIX_COLUMNS[:3], *passes, *MATRIX_COLUMNS[3:]]
     rows = []
-    for name, column in columns:
-        count, total, longest = measured[name]
-        if count:
-            p50, p95 = (_quantile(database, column, count, q) for q in (0.5, 0.95))
-            fraction = total / phase_total if phase_total and name != "all" else None
-            rows.append(
-                {"phase": name, "mean": total / count, "p50": p50, "p95": p95, "max": longest, "share": fraction}
-            )
-    return rows
+    for agent in statistics["agents"]:
+        reward, where = agent["reward"], f"agent == {quote(agent['agent'])}"
+        values = {name: agent[name] for name, *_ in MATRIX_COLUMNS if name in agent}
+        values |= {"tasks": reward["tasks"], "mean": reward["mean"]}
+        low, high = reward["interval_95"] or (None, None)
+        values |= {"low": low, "high": high}
+        values |= {f"pass_{point['k']}": point["chance"] for point in agent["pass_at_k"] if point["k"] in selected_k}
+        conditions = {"failed": 'outcome == "failed"', "limit": 'outcome == "limit"'}
+        conditions |= {"cut_off": "cut_off == 1", "no_answer": "no_answer == 1"}
+        links = {f"{name}_where": f"{where} and {condition}" for name, condition in conditions.items()}
+        rows.append({"agent": agent["agent"], "where": where, "values": {**_present(values), **links}})
+    if cost is not None and len(rows) == 1:
+        rows[0]["values"]["dollars"] = cost["dollars"]
+        columns.append(("dollars", "Cost", "dollars"))
+    used = [column for column in columns if any(row["values"].get(column[0]) for row in rows)]
+    names = ("name", "title", "kind")
+    return {"columns": [dict(zip(names, column, strict=True)) for column in used], "rows": rows}
 
 
-def _quantile(database: sqlite3.Connection, column: str, count: int, q: float) -> float:
-    query = f"SELECT {column} FROM rollouts WHERE current AND {column} IS NOT NULL ORDER BY 1 LIMIT 1 OFFSET ?"
-    quantile: float = database.execute(query, (min(int(q * count), count - 1),)).fetchone()[0]
-    return quantile
+def _present(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _paired_interval(differences: list[float]) -> list[float] | None:
-    """Return the 95 % interval of the mean difference; None for fewer than two differences."""
-    deviation, n = sample_std(differences), len(differences)
-    if deviation is None:
-        return None
-    centre, half = sum(differences) / n, t95(n - 1) * deviation / math.sqrt(n)
-    return [centre - half, centre + half]
-
-
-def _read_side_file(path: Path) -> Any:
-    """Return the content of a JSON file; None if it is missing, too large or not JSON."""
-    try:
-        return orjson.loads(path.read_bytes()) if path.stat().st_size <= MAX_SIDE_FILE_BYTES else None
-    except (OSError, orjson.JSONDecodeError):
-        return None
+def _recorded_metrics(metrics: Any) -> dict[str, Any]:
+    """Return the key metrics of each agent that the verifiers computed, as one table."""
+    rows = []
+    for entry in metrics if isinstance(metrics, list) else ():
+        if isinstance(entry, dict) and isinstance(entry.get("key_metrics"), dict):
+            agent = entry.get("agent_ref")
+            numbers = {name: value for name, value in entry["key_metrics"].items() if isinstance(value, int | float)}
+            rows.append({"agent": agent.get("name", "") if isinstance(agent, dict) else "", "values": numbers})
+    columns = list(dict.fromkeys(name for row in rows for name in row["values"]))[:MAX_RECORDED_METRICS]
+    return {"columns": columns, "rows": rows}

@@ -4,15 +4,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_gym.keys import ATTEMPT_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
+from nemo_gym.keys import ATTEMPT_INDEX_KEY_NAME, MASK_SAMPLE_KEY, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.metrics.answers import EXTRACTED_NAMES
-from nemo_gym.wire.stored_rollout import LIMIT_CLASS, REWARD_KEY, StoredRollout, finite_float
+from nemo_gym.wire.stored_rollout import LIMIT_CLASS, REWARD_KEY, WEIGHTS_KEY, StoredRollout, finite_float
 
 SCORED, FAILED, LIMIT = "scored", "failed", LIMIT_CLASS
 # Fields in which verifiers store the expected answer and the rule: the first one counts.
 EXPECTED_NAMES = ("expected_answer", "expected", "answer", "ground_truth", "target", "label")
 RULE_NAMES = ("extraction_rule", "rule", "verdict_rule")
-NOT_COMPONENTS = frozenset({"responses_create_params", "response", REWARD_KEY})
+LABEL_NAMES = (
+    "difficulty", "level", "subset", "category", "subject", "topic", "domain", "language", "task_type", "problem_type",
+    "dataset", "source", "split", "skill",
+)  # fmt: skip
+"""Fields of a row, or of its `METADATA_NAMES`, by which its tasks are grouped into subsets."""
+NOT_COMPONENTS = frozenset(
+    {
+        "responses_create_params",
+        "response",
+        REWARD_KEY,
+        WEIGHTS_KEY,
+        MASK_SAMPLE_KEY,
+        *EXPECTED_NAMES,
+        *EXTRACTED_NAMES,
+        *LABEL_NAMES,
+    }
+)
+METADATA_NAMES = ("verifier_metadata", "metadata", "extra_info")
+MODEL_LABEL = "model"
+LONGEST_LABEL = 60
 LONGEST_CELL = 300
 PHASES = ("queue", "seed_session", "model", "tools", "verify", "agent")
 """The phases of a rollout in their order; each is a column `seconds_<phase>`."""
@@ -40,6 +59,18 @@ class TableRow:
     tool_calls: int
     tokens_in: int
     tokens_out: int
+    tokens_cached: int
+    """Part of `tokens_in` that the provider had cached."""
+    tokens_reasoning: int
+    """Part of `tokens_out` that is reasoning."""
+    cut_off: int
+    """1 if the last answer was cut off, for example by `max_output_tokens`; 0 if not. The next four are alike."""
+    refused: int
+    no_answer: int
+    """1 if the verifier extracted no answer."""
+    tool_errors: int
+    """Number of exceptions of tools that the model saw."""
+    masked: int
     seconds: float | None
     seconds_queue: float | None
     seconds_seed_session: float | None
@@ -61,7 +92,7 @@ def build_table_row(record: Mapping[str, Any], number: int) -> TableRow:
     stored = StoredRollout(record)
     kind, reward, output = stored.failure_class, stored.reward, stored.output
     is_scored = reward is not None
-    request_input = stored.request.get("input")
+    request_input, tokens = stored.request.get("input"), stored.tokens_by_kind()
     return TableRow(
         task=_whole_number(record.get(TASK_INDEX_KEY_NAME), number),
         rollout=_whole_number(record.get(ROLLOUT_INDEX_KEY_NAME), 0),
@@ -76,6 +107,13 @@ def build_table_row(record: Mapping[str, Any], number: int) -> TableRow:
         tool_calls=sum(_mapping(item).get("type") == "function_call" for item in output),
         tokens_in=_whole_number(stored.usage.get("input_tokens"), 0),
         tokens_out=_whole_number(stored.usage.get("output_tokens"), 0),
+        tokens_cached=tokens.get("cached", 0),
+        tokens_reasoning=tokens.get("reasoning", 0),
+        cut_off=int(stored.is_truncated),
+        refused=int(stored.is_refused),
+        no_answer=int(is_scored and _has_no_answer(record)),
+        tool_errors=len(stored.tool_errors),
+        masked=int(bool(record.get(MASK_SAMPLE_KEY))),
         seconds=stored.seconds,
         **{f"seconds_{name}": value for name, value in phase_seconds(stored).items()},
         expected=_first_text(record, EXPECTED_NAMES),
@@ -97,6 +135,17 @@ def reward_components(record: Mapping[str, Any]) -> dict[str, float]:
             if number is not None:
                 components[str(key)] = number
     return components
+
+
+def row_labels(record: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names by which a rollout is grouped: its model, and fields of its row such as `difficulty`."""
+    labels = {MODEL_LABEL: model[:LONGEST_LABEL]} if (model := StoredRollout(record).model) else {}
+    for source in (record, *(_mapping(record.get(name)) for name in METADATA_NAMES)):
+        for name in LABEL_NAMES:
+            value = source.get(name)
+            if name not in labels and isinstance(value, str | int) and 0 < len(text := str(value)) <= LONGEST_LABEL:
+                labels[name] = text
+    return labels
 
 
 def phase_seconds(stored: StoredRollout) -> dict[str, float | None]:
@@ -132,6 +181,12 @@ def _last_message(items: Any, role: str) -> str:
 
 def _first_text(record: Mapping[str, Any], names: tuple[str, ...]) -> str:
     return next((_cut(_text(record[name])) for name in names if record.get(name) is not None), "")
+
+
+def _has_no_answer(record: Mapping[str, Any]) -> bool:
+    """Return whether the verifier stores the answer that it extracted, and extracted none."""
+    name = next((name for name in EXTRACTED_NAMES if name in record), None)
+    return name is not None and record[name] in (None, "")
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -31,6 +31,8 @@ RolloutId = tuple[int, int]
 """Task index and rollout index: the same for all attempts at a rollout."""
 
 REWARD_KEY = "reward"
+COMPONENTS_KEY, WEIGHTS_KEY = "reward_components", "reward_weights"
+"""The parts of a reward by name, and the weight of each part."""
 LIMIT_CLASS = "limit"
 """The failure class of a rollout that a limit ended."""
 

@@ -193,7 +193,7 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
     """Collect the rollouts and return the report, also if an error ended the collection early."""
     from nemo_gym import global_config
     from nemo_gym.cli.shared.concurrency import CommandInterrupted, cancel_on
-    from nemo_gym.cli.shared.report import LIMIT_KEYS, Report, read_entries
+    from nemo_gym.cli.shared.report import LIMIT_KEYS, Report, masked_command, read_entries
     from nemo_gym.cli.terminal.live import showing_progress
     from nemo_gym.cli.terminal.progress import Progress
     from nemo_gym.rollout_collection import _get_max_rollout_attempts
@@ -218,6 +218,10 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
             output.notify(f"waiting up to {request.grace:g} s for {len(progress.in_flight)} rollouts in flight")
         return request.grace
 
+    collection, target = request.collection, Path(request.collection.output_jsonl_fpath)
+    words = [*command_line(args), *(["--output", str(target)] if request.is_new_folder else [])]
+    started_as = {"command": masked_command(words), "prices": collection.prices or {}}
+    request = replace(request, labels=request.labels.model_copy(update=started_as))
     async with showing_progress(progress, quiet=args.quiet, wait_query=session.wait_query):
         try:
             counts = await cancel_on(
@@ -229,12 +233,10 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
                 raise  # no rollout was sent, so there is no result to report
             problem = None if isinstance(error, CommandInterrupted) else error
             stop_reason = error.problem if isinstance(error, HeadServerUnreachable) else None
-    collection, target = request.collection, Path(request.collection.output_jsonl_fpath)
-    words = command_line(args)
     report = Report(
         target=target,
         progress=progress,
-        words=[*words, "--output", str(target)] if request.is_new_folder else words,
+        words=words,
         request=request,
         seconds=time.monotonic() - start,
         max_attempts=collection.max_rollout_attempts or _get_max_rollout_attempts(),

@@ -28,8 +28,8 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from nemo_gym.rollouts.run_folders import find_stored_run
+    from nemo_gym.view.comparison import compare_runs
     from nemo_gym.view.database import RunDatabase
-    from nemo_gym.view.summary import compare_runs
 
     if len(args.names) != 2:
         fix = "gym runs compare baseline latest"

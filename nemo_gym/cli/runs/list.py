@@ -51,7 +51,7 @@ def summarize_run(stored: RunFiles) -> dict[str, Any]:
         rewards[entry["agent_ref"]["name"]] = agent_reward(entry)
     return {
         "run": stored.output.parent.name,
-        **labels.model_dump(),
+        **labels.names(),
         "started_at": content.get("started_at", ""),
         "planned": content.get("planned", {}).get("count"),
         "scored": scored,

@@ -37,5 +37,5 @@ def run(args: argparse.Namespace) -> int:
         check_name(results, args.run_label, own=stored.output)
     labels = change_tags(stored.output, name=args.run_label, added=args.tags, removed=args.removed)
     text = f"{stored.output.parent.name}: {labels.name or 'no name'}; tags: {' '.join(labels.tags) or 'none'}"
-    output.write_result(labels.model_dump(), lambda: output.write(text), as_json=args.json)
+    output.write_result(labels.names(), lambda: output.write(text), as_json=args.json)
     return 0

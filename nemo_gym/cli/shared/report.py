@@ -160,22 +160,27 @@ def run_header(request: EvalRequest, plan: PlanSummary) -> str:
 
 def resume_command(words: Sequence[str], *more: str, without: str | None = None) -> str:
     """Return the command that resumes a run: masked `words` without the flag `without`, plus `more`."""
-    resumed: list[str] = []
+    return f"{masked_command(words, *more, without=without)} --resume"
+
+
+def masked_command(words: Sequence[str], *more: str, without: str | None = None) -> str:
+    """Return a command without secrets, --resume, --overwrite and the flag `without`, plus `more`."""
+    masked: list[str] = []
     previous = ""
     for word in words:
         name = word.partition("=")[0]
         if previous == "--model-api-key":
-            resumed.append(MASK)
+            masked.append(MASK)
         elif word not in RESUME_FLAGS and without not in (name, previous):
-            resumed.append(mask_word(word))
+            masked.append(mask_word(word))
         previous = "" if previous in ("--model-api-key", without) else word  # a value is not a flag
-    return f"gym {shlex.join([*resumed, *more])} --resume"
+    return f"gym {shlex.join([*masked, *more])}"
 
 
 def report_as_dict(report: Report) -> dict[str, Any]:
     """Return the report for `--json`."""
     tally, mean = report.progress.tally, report.mean()
-    labels = report.request.labels.model_dump() if report.request is not None else {}
+    labels = report.request.labels.names() if report.request is not None else {}
     return {
         "exit_status": report.status,
         **labels,

@@ -1,0 +1,210 @@
+"""The JSON endpoints of the viewer. The page is built against them; docs/view.md lists them."""
+
+import csv
+import io
+import re
+import time
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version as installed_version
+from typing import Any
+
+import orjson
+from starlette.datastructures import QueryParams
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from nemo_gym.view.columns import cell_value
+from nemo_gym.view.comparison import compare_runs
+from nemo_gym.view.conversation import event_text, event_tokens, read_events, read_judgements, read_timings
+from nemo_gym.view.database import RunDatabase, Selection
+from nemo_gym.view.summary import run_entry, statistics_of, summarize
+from nemo_gym.wire.stored_rollout import RolloutId
+
+MAX_ROWS = 500
+MAX_QUERY_DIGITS = 14
+"""Fewer than 64 bits have, because handlers add to these numbers."""
+MAX_CSV_COLUMNS = 100
+DEFAULT_CSV_COLUMNS = "task,repeat,outcome,kind,reward,agent,model,turns,tokens,seconds,extracted,expected,question"
+_ROLLOUT_TEXT = re.compile(r"([0-9]{1,18}):([0-9]{1,18})", re.ASCII)
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+class JsonResponse(Response):
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return orjson.dumps(content)
+
+
+class Pages:
+    """The handlers of the JSON endpoints. Starlette runs them on threads, so that queries do not block the loop."""
+
+    def __init__(self, runs: Sequence[RunDatabase]) -> None:
+        self._runs = runs
+
+    def runs(self, request: Request) -> Response:  # noqa: ARG002 - every route takes one
+        return JsonResponse([run_entry(run, number) for number, run in enumerate(self._runs)])
+
+    def session(self, request: Request) -> Response:  # noqa: ARG002
+        paths = sorted({str(run.run.output.parent) for run in self._runs})
+        facts = {"version": installed_version("nemo-gym"), "annotations": False, "paths": paths, "bundle": False}
+        return JsonResponse(facts)
+
+    def run(self, request: Request) -> Response:
+        return JsonResponse(summarize(self._run(request), request.path_params["run"]))
+
+    def progress(self, request: Request) -> Response:
+        run = self._run(request)
+        done, size = run.progress()
+        return JsonResponse({"indexed": done, "size": size, "rows": run.count(), "version": run.version()})
+
+    def columns(self, request: Request) -> Response:
+        return JsonResponse({"columns": statistics_of(self._run(request))["columns"]})
+
+    def filter(self, request: Request) -> Response:
+        return JsonResponse(self._run(request).filter_facts(request.query_params.get("where", "")))
+
+    def compare(self, request: Request) -> Response:
+        return JsonResponse(compare_runs(self._run(request), self._run(request, "other")))
+
+    def rollouts(self, request: Request) -> Response:
+        """Return one page of the table of rollouts, on request that with a given rollout."""
+        query, run, begin = request.query_params, self._run(request), time.perf_counter()
+        selection, at = _selection(query), _rollout_at(query)
+        count = min(_whole_number(query.get("count"), 100), MAX_ROWS)
+        place = {} if at is None else {"position": run.position(at, selection)}
+        is_centred = at is not None and "start" not in query
+        page = run.page(**vars(selection), start=_start(request), count=count, at=at if is_centred else None)
+        facts = {"total": page.total, "of": run.count(), "start": page.start, "version": run.version(), **place}
+        return JsonResponse({**facts, "seconds": time.perf_counter() - begin, "rows": page.rows})
+
+    def csv(self, request: Request) -> Response:
+        """Return all rows of a selection as CSV, with the columns that the query names."""
+        run, query = self._run(request), request.query_params
+        known = {column["name"]: column for column in statistics_of(run)["columns"]}
+        names = (query.get("columns") or DEFAULT_CSV_COLUMNS).split(",")[:MAX_CSV_COLUMNS]
+        columns = [known[name] for name in names if name in known]
+        selection = _selection(query)
+        run.condition(selection.filter_text, selection.words)  # an invalid filter is a 400, not a broken file
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", run.run.name) + ".csv"
+        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+        lines = _csv_lines(run.every_row(selection), columns)
+        return StreamingResponse(lines, media_type="text/csv; charset=utf-8", headers=headers)
+
+    def tasks(self, request: Request) -> Response:
+        query, run = request.query_params, self._run(request)
+        count = min(_whole_number(query.get("count"), 100), MAX_ROWS)
+        order = {
+            "group": query.get("group", "all"),
+            "sort": query.get("sort", "task"),
+            "down": query.get("down") == "1",
+        }
+        page = run.tasks(**_filter(query), **order, start=_start(request), count=count)
+        groups = run.task_groups(**_filter(query))
+        return JsonResponse({"total": page.total, "start": page.start, "groups": groups, "rows": page.rows})
+
+    def rollout(self, request: Request) -> Response:
+        """Return the content of a rollout's page, and the ids of the previous, next and next failed rollout."""
+        run, rollout_id, record = self._run(request), _rollout_id(request), self._record(request)
+        count = min(_whole_number(request.query_params.get("count"), 200), MAX_ROWS)
+        total, events = read_events(record, _start(request), count)
+        return JsonResponse(
+            {
+                **rollout_page(record, run.row(rollout_id), events, total),
+                "attempts": len(run.locations(rollout_id)),
+                **run.neighbours(rollout_id, **_filter(request.query_params)),
+                "next_failed": run.neighbours(rollout_id, filter_text='outcome == "failed"')["next"],
+            }
+        )
+
+    def text(self, request: Request) -> Response:
+        event = request.path_params["event"]
+        return JsonResponse({"text": event_text(self._record(request), event, _start(request))})
+
+    def tokens(self, request: Request) -> Response:
+        return JsonResponse(event_tokens(self._record(request), request.path_params["event"], _start(request)))
+
+    def raw(self, request: Request) -> Response:
+        return JsonResponse(self._record(request))
+
+    def _run(self, request: Request, parameter: str = "run") -> RunDatabase:
+        """Return the run that a parameter of the path names; respond with 404 if it is unknown."""
+        number: int = request.path_params[parameter]
+        if number >= len(self._runs):
+            raise HTTPException(404, "unknown run")
+        return self._runs[number]
+
+    def _record(self, request: Request) -> dict[str, Any]:
+        """Return the requested record; respond with 404 if it is unknown."""
+        attempt = _whole_number(request.query_params.get("attempt"), 0)
+        record = self._run(request).record(_rollout_id(request), attempt)
+        if record is None:
+            raise HTTPException(404, "unknown rollout")
+        return record
+
+
+def rollout_page(record: dict[str, Any], facts: dict[str, Any], events: list[Any], total: int) -> dict[str, Any]:
+    """Return the content of a rollout's page; long fields of the record are cut."""
+    conversation = ("responses_create_params", "response")
+    return {
+        "facts": facts,
+        "events": events,
+        "total": total,
+        "fields": {name: _cut(value) for name, value in record.items() if name not in conversation},
+        "timings": read_timings(record),
+        "judgements": read_judgements(record),
+    }
+
+
+def _cut(value: Any, longest: int = 4000) -> Any:
+    text = value if isinstance(value, str) else orjson.dumps(value).decode("utf-8", errors="replace")
+    return value if len(text) <= longest else f"{text[:longest]}… ({len(text)} characters)"
+
+
+def _csv_lines(rows: Iterator[dict[str, Any]], columns: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines of a CSV file. Text that a spreadsheet would run as a formula gets a leading apostrophe."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer)
+    writer.writerow([column["name"] for column in columns])
+    for row in rows:
+        values = (cell_value(row, column) for column in columns)
+        writer.writerow([f"'{v}" if isinstance(v, str) and v.startswith(_FORMULA_STARTS) else v for v in values])
+        if buffer.tell() > 1 << 16:
+            yield buffer.getvalue()
+            buffer.seek(0)
+            buffer.truncate()
+    yield buffer.getvalue()
+
+
+def _rollout_id(request: Request) -> RolloutId:
+    return request.path_params["task"], request.path_params["repeat"]
+
+
+def _start(request: Request) -> int:
+    return _whole_number(request.query_params.get("start"), 0)
+
+
+def _filter(query: QueryParams) -> dict[str, Any]:
+    return {"filter_text": query.get("where", ""), "words": query.get("words", "")}
+
+
+def _whole_number(text: str | None, default: int) -> int:
+    """Return a number of the query, or the default if it is no whole number; respond with 400 if it is too large."""
+    if text is None or not text.isascii() or not text.isdecimal():
+        return default
+    significant = text.lstrip("0") or "0"
+    if len(significant) > MAX_QUERY_DIGITS:
+        raise HTTPException(400, "a number in the query is too large")
+    return int(significant)
+
+
+def _selection(query: QueryParams) -> Selection:
+    """Return the rows and the order that a query asks for."""
+    return Selection(**_filter(query), sort=query.get("sort", "task"), down=query.get("down") == "1")
+
+
+def _rollout_at(query: QueryParams) -> RolloutId | None:
+    """Return the rollout of the parameter `at`, such as 412:3; None without one."""
+    match = _ROLLOUT_TEXT.fullmatch(query.get("at", ""))
+    return (int(match[1]), int(match[2])) if match else None

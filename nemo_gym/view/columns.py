@@ -1,0 +1,100 @@
+"""The columns of the table: which ones have values, their ranges, and their values in a row."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nemo_gym.view.database import RunDatabase
+from nemo_gym.view.filters import NAMES_IN_FILTERS
+from nemo_gym.view.table_row import PHASES, TEXT_COLUMNS
+
+MAX_VALUES = 30
+TITLES = {
+    "rollout": "Repeat",
+    "whom": "Server",
+    "tokens_in": "Tokens in",
+    "tokens_out": "Tokens out",
+    "tokens_cached": "Cached",
+    "tokens_reasoning": "Reasoning",
+    "tool_calls": "Tool calls",
+    "cut_off": "Cut off",
+    "no_answer": "No answer",
+    "tool_errors": "Tool errors",
+    "seconds": "Time",
+    "answer": "Last answer",
+}
+_MAIN_TEXTS = ("question", "answer", "extracted", "expected", "rule", "message")
+_NAMES = ("outcome", "kind", "whom", "agent", "model")
+_TOKENS = "tokens"
+
+
+def describe_columns(run: RunDatabase, ranges: Mapping[str, Sequence[Any]], rollouts: int) -> list[dict[str, Any]]:
+    """Return name, title, kind and range of each column that has values, in the order of the chooser.
+
+    `ranges` holds count, smallest and largest value of the columns with numbers.
+    """
+    columns: list[dict[str, Any]] = []
+    for name, (count, low, high) in ranges.items():
+        group = "phase" if name.removeprefix("seconds_") in PHASES else "tokens" if name.startswith(_TOKENS) else "main"
+        facts = {"kind": "number", "group": group, "count": count, "min": low, "max": high}
+        columns.append({**_named(name), **facts})
+    if any(column["name"] in ("tokens_in", "tokens_out") for column in columns):
+        columns.append({**_named(_TOKENS), "kind": "number", "group": _TOKENS, "count": rollouts})
+    columns += _name_columns(run)
+    columns += [{**_named(name), "kind": "text", "group": "main", "count": n} for name, n in _text_counts(run).items()]
+    for name, (count, low, high) in run.component_ranges().items():
+        facts = {"name": name, "title": name, "key": f"components.{name}", "kind": "number", "group": "component"}
+        columns.append({**facts, "count": count, "min": low, "max": high})
+    return sorted(columns, key=_rank)
+
+
+def cell_value(row: dict[str, Any], column: dict[str, Any]) -> Any:
+    """Return the value of a column in a row; empty if it has none."""
+    if column["name"] == _TOKENS:
+        return row["tokens_in"] + row["tokens_out"]
+    value: Any = row
+    for part in column.get("key", column["name"]).split(".", 1):
+        value = value.get(part) if isinstance(value, dict) else None
+    return "" if value is None else value
+
+
+def _named(column: str) -> dict[str, Any]:
+    name = NAMES_IN_FILTERS.get(column, column)
+    title = TITLES.get(column) or column.replace("_", " ").capitalize()
+    return {"name": name, "title": title, **({"key": column} if name != column else {})}
+
+
+def _name_columns(run: RunDatabase) -> list[dict[str, Any]]:
+    """Return the columns with few short values, and these values."""
+    columns, sql = [], run.columns()
+    labels = run.label_names()
+    with run.connection() as database:
+        for name in (*_NAMES, *labels):
+            query = (
+                f"SELECT {sql[name]} AS value, count(*) FROM rollouts r WHERE r.current GROUP BY 1"
+                " HAVING value != '' ORDER BY 2 DESC LIMIT ?"
+            )
+            counts = database.execute(query, (MAX_VALUES,)).fetchall()
+            if counts:
+                facts = {"kind": "name", "group": "label" if name in labels else "main"}
+                key = {"key": f"labels.{name}"} if name in labels else {}
+                values = [value for value, _ in counts]
+                columns.append({**_named(name), **key, **facts, "count": sum(n for _, n in counts), "values": values})
+    return columns
+
+
+def _text_counts(run: RunDatabase) -> dict[str, int]:
+    """Return the columns with longer texts that have one, and how many rollouts have it."""
+    counts = ", ".join(f"sum(c.{name} != '')" for name in TEXT_COLUMNS)
+    with run.connection() as database:
+        values = database.execute(f"SELECT {counts} FROM cells c").fetchone()
+    texts = dict(zip(TEXT_COLUMNS, values, strict=True))
+    return {name: texts[name] for name in _MAIN_TEXTS if texts[name]}
+
+
+_ORDER = ("task", "repeat", "question", "agent", "model", "outcome", "kind", "reward", "extracted", "expected", "turns")
+_GROUPS = ("main", "label", "component", "tokens", "phase")
+
+
+def _rank(column: dict[str, Any]) -> tuple[int, int]:
+    place = _ORDER.index(column["name"]) if column["name"] in _ORDER else len(_ORDER)
+    return _GROUPS.index(column["group"]), place
