@@ -88,6 +88,7 @@ def _serve(runs: Sequence[RunFiles], args: argparse.Namespace) -> int:
 
     import uvicorn
 
+    from nemo_gym.cli.explain import load_explanations
     from nemo_gym.launch.ports import listen
     from nemo_gym.serve.webserver import CHECKED_PROTOCOL, GUARDED_PROTOCOL
     from nemo_gym.view.database import RunDatabase
@@ -97,7 +98,8 @@ def _serve(runs: Sequence[RunFiles], args: argparse.Namespace) -> int:
     token = None if host in LOOPBACK else secrets.token_urlsafe(24)
     with listen("gym view", host, args.port) as listener:
         address = f"http://{host}:{listener.getsockname()[1]}/" + (f"?token={token}" if token else "")
-        app = view_app([RunDatabase(run) for run in runs], token=token, hosts=LOOPBACK | {host})
+        databases = [RunDatabase(run) for run in runs]
+        app = view_app(databases, token=token, hosts=LOOPBACK | {host}, advice=load_explanations())
         http = CHECKED_PROTOCOL if token is None else GUARDED_PROTOCOL  # loopback: refuse other users of this machine
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on", http=http))
         output.write(address)
@@ -110,12 +112,15 @@ def _serve(runs: Sequence[RunFiles], args: argparse.Namespace) -> int:
 
 def _write_pages(runs: Sequence[RunFiles], folder: Path, row_filter: str) -> int:
     """Write the pages of --export and return the exit status."""
+    from nemo_gym.cli.explain import load_explanations
     from nemo_gym.view.export import export_bundle
 
     def show_progress(done: int, total: int) -> None:
         output.show_status(f"{done}/{total}" if done < total else "")
 
-    count = export_bundle(_build_databases(runs), folder, filter_text=row_filter, on_progress=show_progress)
+    databases = _build_databases(runs)
+    advice = load_explanations()
+    count = export_bundle(databases, folder, filter_text=row_filter, advice=advice, on_progress=show_progress)
     output.write(f"{count} rollouts in {folder / 'index.html'}")
     return 0
 

@@ -16,6 +16,7 @@ from nemo_gym.journal import StoreError
 FAILURES_ENDING = "_failures.jsonl"
 MATERIALIZED_ENDING = "_materialized_inputs.jsonl"
 AGGREGATE_METRICS_ENDING = "_aggregate_metrics.json"
+ANNOTATIONS_ENDING = "_annotations.jsonl"
 PREVIOUS_ENDING = "_previous"
 COLLATED_FOLDER = "preprocessed_datasets"
 """Folder of prepared dataset files, which are not outputs."""
@@ -47,6 +48,10 @@ run_path_for = partial(_sibling, ending="_run.json")
 """Returns `dir/x_run.json`: the identity of the run, for resume matching."""
 labels_path_for = partial(_sibling, ending="_labels.json")
 """Returns `dir/x_labels.json`: environment, model, name and tags of the run."""
+live_path_for = partial(_sibling, ending="_live.json")
+"""Returns `dir/x_live.json`: the state of the run while it runs, for the viewer."""
+annotations_path_for = partial(_sibling, ending=ANNOTATIONS_ENDING)
+"""Returns `dir/x_annotations.jsonl`: labels that people gave to rollouts."""
 index_folder_for = partial(_sibling, ending="_index")
 """Returns `dir/x_index`: the indexes of the files of the run; rebuilt when missing."""
 previous_folder_for = partial(_sibling, ending=PREVIOUS_ENDING)
@@ -104,13 +109,13 @@ def find_runs(paths: Sequence[str | Path]) -> list[RunFiles]:
 
 def is_output(path: Path) -> bool:
     """Return False for a side file of an output (failures, inputs, profile) and for a prepared dataset."""
-    is_side_file = path.name.endswith((FAILURES_ENDING, MATERIALIZED_ENDING, PROFILE_ENDING))
+    is_side_file = path.name.endswith((FAILURES_ENDING, MATERIALIZED_ENDING, PROFILE_ENDING, ANNOTATIONS_ENDING))
     return not is_side_file and path.parent.name != COLLATED_FOLDER
 
 
 def output_of(path: Path) -> Path:
     """Return the output that a side file belongs to; other paths are returned unchanged."""
-    for ending in (FAILURES_ENDING, MATERIALIZED_ENDING, AGGREGATE_METRICS_ENDING):
+    for ending in (FAILURES_ENDING, MATERIALIZED_ENDING, AGGREGATE_METRICS_ENDING, ANNOTATIONS_ENDING):
         if path.name.endswith(ending):
             return path.with_name(path.name.removesuffix(ending) + ".jsonl")
     return path
@@ -120,7 +125,8 @@ def files_of_run(output: Path) -> list[Path]:
     """List the files of a run in the order they are moved: rows first, so that a half-moved run is not resumed."""
     derived = [_sibling(output, ending) for ending in DERIVED_ENDINGS]
     own = (materialized_path_for, run_path_for, index_folder_for, failures_path_for, aggregate_metrics_path_for)
-    return [*(path_for(output) for path_for in (*own, labels_path_for)), *derived, output]
+    notes = (labels_path_for, live_path_for, annotations_path_for)
+    return [*(path_for(output) for path_for in (*own, *notes)), *derived, output]
 
 
 def move_aside(output: Path) -> Path | None:

@@ -4,7 +4,7 @@ import csv
 import io
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version as installed_version
 from typing import Any
 
@@ -16,12 +16,18 @@ from starlette.responses import Response, StreamingResponse
 
 from nemo_gym.view.columns import cell_value
 from nemo_gym.view.comparison import compare_runs
-from nemo_gym.view.conversation import event_text, event_tokens, read_events, read_judgements, read_timings
+from nemo_gym.view.conversation import event_text, event_tokens
 from nemo_gym.view.database import RunDatabase, Selection
-from nemo_gym.view.summary import run_entry, statistics_of, summarize
+from nemo_gym.view.live_state import live_state
+from nemo_gym.view.rollout_page import dataset_row, first_response_event, rollout_page
+from nemo_gym.view.summary import rollout_context, run_entry, statistics_of, summarize
+from nemo_gym.view.token_sequence import sequence_facts
+from nemo_gym.view.tool_list import list_tools
 from nemo_gym.wire.stored_rollout import RolloutId
 
 MAX_ROWS = 500
+MAX_OTHER_RUNS = 50
+MAX_TOKENS = 20_000
 MAX_QUERY_DIGITS = 14
 """Fewer than 64 bits have, because handlers add to these numbers."""
 MAX_CSV_COLUMNS = 100
@@ -40,8 +46,9 @@ class JsonResponse(Response):
 class Pages:
     """The handlers of the JSON endpoints. Starlette runs them on threads, so that queries do not block the loop."""
 
-    def __init__(self, runs: Sequence[RunDatabase]) -> None:
+    def __init__(self, runs: Sequence[RunDatabase], advice: Mapping[str, str]) -> None:
         self._runs = runs
+        self._advice = advice
 
     def runs(self, request: Request) -> Response:  # noqa: ARG002 - every route takes one
         return JsonResponse([run_entry(run, number) for number, run in enumerate(self._runs)])
@@ -95,28 +102,52 @@ class Pages:
     def tasks(self, request: Request) -> Response:
         query, run = request.query_params, self._run(request)
         count = min(_whole_number(query.get("count"), 100), MAX_ROWS)
-        order = {
-            "group": query.get("group", "all"),
-            "sort": query.get("sort", "task"),
-            "down": query.get("down") == "1",
-        }
-        page = run.tasks(**_filter(query), **order, start=_start(request), count=count)
+        page = run.tasks(
+            filter_text=query.get("where", ""),
+            words=query.get("words", ""),
+            group=query.get("group", "all"),
+            sort=query.get("sort", "task"),
+            down=query.get("down") == "1",
+            start=_start(request),
+            count=count,
+        )
         groups = run.task_groups(**_filter(query))
         return JsonResponse({"total": page.total, "start": page.start, "groups": groups, "rows": page.rows})
 
     def rollout(self, request: Request) -> Response:
-        """Return the content of a rollout's page, and the ids of the previous, next and next failed rollout."""
+        """Return the content of a rollout's page, and its place and neighbours in the selection."""
         run, rollout_id, record = self._run(request), _rollout_id(request), self._record(request)
-        count = min(_whole_number(request.query_params.get("count"), 200), MAX_ROWS)
-        total, events = read_events(record, _start(request), count)
+        query, selection = request.query_params, _selection(request.query_params)
+        window = (_start(request), min(_whole_number(query.get("count"), 200), MAX_ROWS))
+        attempts = run.attempts(rollout_id)
+        matches = run.count(filter_text=selection.filter_text, words=selection.words)
         return JsonResponse(
             {
-                **rollout_page(record, run.row(rollout_id), events, total),
-                "attempts": len(run.locations(rollout_id)),
-                **run.neighbours(rollout_id, **_filter(request.query_params)),
+                **rollout_page(run, record, run.row(rollout_id), self._entry(request), self._advice, window),
+                "attempt": _whole_number(query.get("attempt"), 0),
+                "attempts": len(attempts),
+                "attempt_list": attempts,
+                **run.neighbours(rollout_id, **vars(selection)),
+                "position": run.position(rollout_id, selection),
+                "matches": matches,
                 "next_failed": run.neighbours(rollout_id, filter_text='outcome == "failed"')["next"],
             }
         )
+
+    def live(self, request: Request) -> Response:
+        others = [run_entry(run, number) for number, run in enumerate(self._runs[:MAX_OTHER_RUNS])]
+        return JsonResponse(live_state(self._run(request), self._entry(request), others))
+
+    def tools(self, request: Request) -> Response:
+        return JsonResponse({"tools": list_tools(self._record(request))})
+
+    def sequence(self, request: Request) -> Response:
+        record = self._record(request)
+        count = min(_whole_number(request.query_params.get("count"), 2000), MAX_TOKENS)
+        return JsonResponse(sequence_facts(record, first_response_event(record), _start(request), count))
+
+    def row(self, request: Request) -> Response:
+        return JsonResponse(dataset_row(self._run(request), self._record(request)))
 
     def text(self, request: Request) -> Response:
         event = request.path_params["event"]
@@ -127,6 +158,11 @@ class Pages:
 
     def raw(self, request: Request) -> Response:
         return JsonResponse(self._record(request))
+
+    def _entry(self, request: Request) -> dict[str, Any]:
+        """Return the entry of the run that the path names, with its limits and the command to resume it."""
+        run = self._run(request)
+        return rollout_context(run, request.path_params["run"])
 
     def _run(self, request: Request, parameter: str = "run") -> RunDatabase:
         """Return the run that a parameter of the path names; respond with 404 if it is unknown."""
@@ -142,24 +178,6 @@ class Pages:
         if record is None:
             raise HTTPException(404, "unknown rollout")
         return record
-
-
-def rollout_page(record: dict[str, Any], facts: dict[str, Any], events: list[Any], total: int) -> dict[str, Any]:
-    """Return the content of a rollout's page; long fields of the record are cut."""
-    conversation = ("responses_create_params", "response")
-    return {
-        "facts": facts,
-        "events": events,
-        "total": total,
-        "fields": {name: _cut(value) for name, value in record.items() if name not in conversation},
-        "timings": read_timings(record),
-        "judgements": read_judgements(record),
-    }
-
-
-def _cut(value: Any, longest: int = 4000) -> Any:
-    text = value if isinstance(value, str) else orjson.dumps(value).decode("utf-8", errors="replace")
-    return value if len(text) <= longest else f"{text[:longest]}… ({len(text)} characters)"
 
 
 def _csv_lines(rows: Iterator[dict[str, Any]], columns: Sequence[dict[str, Any]]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nemo_gym.view.table_row import content_text, phase_seconds
-from nemo_gym.wire.stored_rollout import StoredRollout
+from nemo_gym.wire.stored_rollout import StoredRollout, finite_float
 
 LONGEST_TEXT = 20_000
 MAX_JUDGEMENTS = 50
@@ -71,7 +71,7 @@ def read_timings(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     return timings
 
 
-def read_judgements(record: Mapping[str, Any]) -> list[dict[str, str]]:
+def read_judgements(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return request, answer and verdict of judge calls, from the lists in fields whose name contains `judge`."""
     entries = [entry for name, value in record.items() if "judge" in name for entry in _list(value)]
     return [
@@ -79,10 +79,17 @@ def read_judgements(record: Mapping[str, Any]) -> list[dict[str, str]]:
             "asked": _side_text(entry, REQUEST),
             "answered": _side_text(entry, RESPONSE),
             "verdict": str(entry.get("verdict_label") or entry.get("verdict") or "none")[:200],
+            **_judge_cost(entry),
         }
         for entry in entries[:MAX_JUDGEMENTS]
         if isinstance(entry, dict) and isinstance(entry.get("response"), dict)
     ]
+
+
+def _judge_cost(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return tokens and seconds of a judge call, where recorded."""
+    tokens, seconds = StoredRollout(entry).total_tokens, finite_float(entry.get("seconds"))
+    return {**({"tokens": tokens} if tokens else {}), **({"seconds": seconds} if seconds is not None else {})}
 
 
 def _side_text(entry: dict[str, Any], side: str) -> str:

@@ -7,7 +7,7 @@ On any other address than loopback a token is required; on loopback `gym view` a
 import asyncio
 import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from importlib.resources import files
@@ -54,9 +54,18 @@ MEDIA_TYPES = {
 """Files of the page by the end of their name; others are not served."""
 
 
-def view_app(runs: Sequence[RunDatabase], *, token: str | None = None, hosts: frozenset[str] = LOOPBACK) -> Starlette:
-    """Return the application that shows the runs. With a `token`, requests without it are rejected."""
-    pages = Pages(runs)
+def view_app(
+    runs: Sequence[RunDatabase],
+    *,
+    token: str | None = None,
+    hosts: frozenset[str] = LOOPBACK,
+    advice: Mapping[str, str] | None = None,
+) -> Starlette:
+    """Return the application that shows the runs. With a `token`, requests without it are rejected.
+
+    `advice` says what to do about a failure, by its kind.
+    """
+    pages = Pages(runs, advice or {})
 
     @asynccontextmanager
     async def following_files(_: Starlette) -> Any:
@@ -75,9 +84,13 @@ def view_app(runs: Sequence[RunDatabase], *, token: str | None = None, hosts: fr
         Route(f"{run}/rollouts", pages.rollouts),
         Route(f"{run}/rollouts.csv", pages.csv),
         Route(f"{run}/tasks", pages.tasks),
+        Route(f"{run}/live", pages.live),
         Route(rollout, pages.rollout),
         Route(f"{rollout}/text/{{event:int}}", pages.text),
         Route(f"{rollout}/tokens/{{event:int}}", pages.tokens),
+        Route(f"{rollout}/tools", pages.tools),
+        Route(f"{rollout}/sequence", pages.sequence),
+        Route(f"{rollout}/row", pages.row),
         Route(f"{rollout}/raw", pages.raw),
         Route("/api/compare/{run:int}/{other:int}", pages.compare),
         Route("/{path:path}", static_file),

@@ -251,9 +251,9 @@ def _problems(database: sqlite3.Connection) -> dict[str, Any]:
         "SELECT sum(cut_off), sum(refused), sum(no_answer), sum(tool_errors > 0), sum(masked),"
         " sum(tool_calls > 0 AND tool_errors = tool_calls) FROM rollouts WHERE current AND outcome = 'scored'"
     )
-    names = ("cut_off", "refused", "no_answer", "tool_errors", "masked", "only_tool_errors")
+    kinds = ("cut_off", "refused", "no_answer", "tool_errors", "masked", "only_tool_errors")
     counts = database.execute(query).fetchone()
-    return {"failures": failures, **{name: value or 0 for name, value in zip(names, counts, strict=True)}}
+    return {"failures": failures, **{name: value or 0 for name, value in zip(kinds, counts, strict=True)}}
 
 
 def _decode(text: str) -> dict[str, str]:

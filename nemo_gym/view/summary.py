@@ -41,6 +41,13 @@ def run_entry(run: RunDatabase, number: int = 0) -> dict[str, Any]:
     return _entry(run, number, statistics_of(run))
 
 
+def rollout_context(run: RunDatabase, number: int = 0) -> dict[str, Any]:
+    """Return the entry of a run with the facts that a page of a rollout needs: its limits and the resume command."""
+    strip = identity_strip(run.run, run_content_of(run.run))
+    resume = {"resume_command": strip["resume_command"]} if "resume_command" in strip else {}
+    return {**run_entry(run, number), "limits": strip.get("limits", {}), **resume}
+
+
 def summarize(run: RunDatabase, number: int = 0) -> dict[str, Any]:
     """Return the summary of a run. The statistics, which scan all rollouts, are cached until the files grow."""
     statistics = statistics_of(run)

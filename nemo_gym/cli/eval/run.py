@@ -193,6 +193,7 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
     """Collect the rollouts and return the report, also if an error ended the collection early."""
     from nemo_gym import global_config
     from nemo_gym.cli.shared.concurrency import CommandInterrupted, cancel_on
+    from nemo_gym.cli.shared.live_file import live_file
     from nemo_gym.cli.shared.report import LIMIT_KEYS, Report, masked_command, read_entries
     from nemo_gym.cli.terminal.live import showing_progress
     from nemo_gym.cli.terminal.progress import Progress
@@ -222,7 +223,10 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
     words = [*command_line(args), *(["--output", str(target)] if request.is_new_folder else [])]
     started_as = {"command": masked_command(words), "prices": collection.prices or {}}
     request = replace(request, labels=request.labels.model_copy(update=started_as))
-    async with showing_progress(progress, quiet=args.quiet, wait_query=session.wait_query):
+    async with (
+        showing_progress(progress, quiet=args.quiet, wait_query=session.wait_query),
+        live_file(progress, target, session.wait_query),
+    ):
         try:
             counts = await cancel_on(
                 stop, _run_collector(request, session, progress, quiet=args.quiet), grace=stop_sending
