@@ -1,7 +1,7 @@
 "use strict";
 // Markdown, code and LaTeX as elements. Nothing here parses HTML into this page: tokens of markdown-it become elements of a
-// fixed list; output of highlight.js and Temml is read in an inert document, and only text, fixed elements and fixed
-// attributes are copied from it.
+// fixed list, so does the tree of Temml; output of highlight.js is read in an inert document, and only text and classes are
+// copied from it.
 (() => {
   const { h, html, plain, ui, useState } = gymView;
   const LONGEST_RENDERED = 60_000;
@@ -68,30 +68,23 @@
 
   // ---- formulas
 
-  /** Copy MathML from an inert document: text, known elements and known attributes; of anything else only its content. */
-  function copyMath(/** @type {Node} */ source, /** @type {Node} */ target) {
-    for (const node of source.childNodes) {
-      if (node.nodeType === Node.TEXT_NODE) target.appendChild(document.createTextNode(plain(node.nodeValue ?? "")));
-      if (node.nodeType !== Node.ELEMENT_NODE) continue;
-      const element = /** @type {Element} */ (node), name = element.localName;
-      if (name === "annotation") continue;
-      if (!MATHML.has(name)) {
-        copyMath(element, target);
-        continue;
+  /** Create elements from the tree of Temml: text, known elements and known attributes; of anything else only its content. */
+  function mathElements(/** @type {any} */ node) {
+    const target = MATHML.has(node.type) ? document.createElementNS(MATHML_NAMESPACE, node.type) : document.createDocumentFragment();
+    if (target instanceof Element) {
+      for (const [name, value] of Object.entries(node.attributes ?? {})) {
+        if (MATH_ATTRIBUTES.has(name)) target.setAttribute(name, String(value));
       }
-      const copy = document.createElementNS(MATHML_NAMESPACE, name);
-      for (const attribute of element.attributes) {
-        if (MATH_ATTRIBUTES.has(attribute.name)) copy.setAttribute(attribute.name, attribute.value);
-      }
-      copyMath(element, copy);
-      target.appendChild(copy);
+      if (node.style?.border || node.classes?.includes("tml-fbox")) target.classList.add("boxed");
     }
+    if (typeof node.text === "string") target.append(plain(node.text));
+    for (const child of node.type === "annotation" ? [] : node.children ?? []) target.append(mathElements(child));
+    return target;
   }
 
   function parseFormula(/** @type {string} */ tex, /** @type {boolean} */ isBlock) {
     try {
-      const markup = window.temml.renderToString(tex, { displayMode: isBlock, throwOnError: true, trust: false, maxSize: [20, 20], maxExpand: 500 });
-      return new DOMParser().parseFromString(markup, "text/html").querySelector("math");
+      return window.temml.__renderToMathMLTree(tex, { displayMode: isBlock, throwOnError: true, trust: false, maxSize: [20, 20], maxExpand: 500 });
     } catch {
       return null; // not LaTeX that Temml knows: the source is shown
     }
@@ -101,9 +94,7 @@
     const box = gymView.useRef(null), root = gymView.useMemo(() => parseFormula(tex, isBlock), [tex, isBlock]);
     gymView.useLayoutEffect(() => {
       if (!box.current || !root) return;
-      const copy = document.createDocumentFragment();
-      copyMath(/** @type {any} */ ({ childNodes: [root] }), copy);
-      box.current.replaceChildren(copy);
+      box.current.replaceChildren(mathElements(root));
     }, [root]);
     if (!root) return html`<code class="formula-source">${isBlock ? `$$${tex}$$` : `$${tex}$`}</code>`;
     return isBlock ? html`<div class="scrollx formula" tabindex="0" role="group" aria-label="Formula" ref=${box}></div>` : html`<span ref=${box}></span>`;

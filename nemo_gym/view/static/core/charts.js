@@ -89,7 +89,7 @@
     const draw = (/** @type {number} */ width, /** @type {number} */ height) => {
       const left = 52, right = width - 92, rowHeight = Math.min(29, (height - 30) / phases.length);
       const place = (/** @type {number} */ value) => Math.log10(1 + value * 10), x = (/** @type {number} */ value) => left + ((right - left) * place(value)) / place(longest);
-      const lines = [0, 0.1, 1, 10, 60, 600, 3600].filter((value) => value <= longest && (value !== 0.1 || longest < 1)).slice(-4);
+      const lines = [0, 0.1, 0.3, 1, 3, 10, 30, 60, 200, 600, 3600].filter((value) => value <= longest).reduce((/** @type {number[]} */ kept, value) => (kept.length && x(value) - x(kept[kept.length - 1]) < 34 ? kept : [...kept, value]), []);
       return html`${lines.map((value, index) => html`<g key=${value}><line class="gl" x1=${x(value)} x2=${x(value)} y1="4" y2=${height - 22} /><text x=${x(value)} y=${height - 6} text-anchor="middle">${value}${index === lines.length - 1 ? " s" : ""}</text></g>`)}
         ${phases.map((/** @type {any} */ phase, /** @type {number} */ index) => {
           const top = 6 + index * rowHeight, name = ui.phaseName(phase), share = phase.share === null || phase.share === undefined ? "" : format.percent(phase.share, 0);

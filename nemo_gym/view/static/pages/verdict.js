@@ -22,7 +22,7 @@
   function Components({ components, range }) {
     const hasWeights = components.some((/** @type {any} */ component) => component.weight !== undefined);
     return html`<section><h3>Components</h3><div class=${`comp ${hasWeights ? "" : "unweighted"}`}><span class="hd">component</span><span class="hd"></span><span class="hd num right">value</span>${hasWeights ? html`<span class="hd num right">weight</span>` : null}
-      ${components.map((/** @type {any} */ { name, value, weight }) => html`<span class="mono small-mono ell" data-tip=${name} key=${name}>${name}</span><span class="tr">${value >= range[0] && value <= range[1] ? html`<i class=${`r${ui.rewardStep(value, range)}`} style=${{ width: `${Math.max(3, (100 * (value - range[0])) / (range[1] - range[0] || 1))}%` }}></i>` : null}</span><span class="right">${format.number(value, Number.isInteger(value) && Math.abs(value) > 1 ? 0 : 2)}</span>${hasWeights ? html`<span class="t3 right">${weight === undefined ? "" : `× ${format.value(weight)}`}</span>` : null}`)}</div></section>`;
+      ${components.map((/** @type {any} */ { name, value, weight }) => html`<span class="mono small-mono ell" data-tip=${name} key=${name}>${name}</span><span class="tr">${value >= range[0] && value <= range[1] ? html`<i class=${`r${ui.rewardStep(value, range)}`} style=${{ width: `${Math.max(3, (100 * (value - range[0])) / (range[1] - range[0] || 1))}%` }}></i>` : null}</span><span class="right">${format.number(value, Number.isInteger(value) && Math.abs(value) > 1 ? 0 : 2)}</span>${hasWeights ? html`<span class="t3 right">${weight === undefined ? "" : `× ${Number(weight.toFixed(3))}`}</span>` : null}`)}</div></section>`;
   }
 
   function Answer({ verdict, route }) {
