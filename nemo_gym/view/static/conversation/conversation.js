@@ -70,7 +70,7 @@
     }
     if ((event.role === "system" || event.role === "developer") && event.length > FOLDED_SYSTEM) return html`<${Fold} icon="gear" title=${ROLES[/** @type {"system"} */ (event.role)][1]} event=${event} unfolded=${options.unfolded}>${text}<//>`;
     if (block.kind === "other") return html`<${Who} event=${event} />${h(markdown.Code, { code: event.text, language: "json", wrap: true, label: "Item" })}`;
-    return html`${event.role === "user" && options.compact ? null : html`<${Who} event=${event} link=${options.link ? () => options.link(event) : null} />`}${event.role === "user" ? html`<div class="userbox">${text}</div>` : text}`;
+    return html`${event.role === "user" ? null : html`<${Who} event=${event} link=${options.link ? () => options.link(event) : null} />`}${event.role === "user" ? html`<div class="userbox">${text}</div>` : text}`;
   }
 
   /** Turn, tokens and seconds beside a block; the slowest turn is bold. */

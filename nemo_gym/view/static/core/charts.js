@@ -130,10 +130,12 @@
   /** A mean that settles while a run goes on, with its interval. */
   function RunningMean({ points, planned, reference = null }) {
     const bounds = points.flatMap((/** @type {any} */ point) => [point.low ?? point.mean, point.high ?? point.mean]);
-    const low = Math.min(...bounds, reference?.mean ?? Infinity), high = Math.max(...bounds, reference?.mean ?? -Infinity);
+    const means = points.map((/** @type {any} */ point) => point.mean), settled = bounds.slice(Math.floor(bounds.length / 4));
+    const low = Math.min(...means, ...settled, reference?.mean ?? Infinity), high = Math.max(...means, ...settled, reference?.mean ?? -Infinity);
     const draw = (/** @type {number} */ width, /** @type {number} */ height) => {
       const left = 40, right = width - 10, top = 10, bottom = height - 24, end = Math.max(planned ?? 0, points[points.length - 1].done);
-      const x = scale(0, end, left, right), y = scale(low - 0.02, high + 0.02, bottom, top);
+      const x = scale(0, end, left, right), across = scale(low - 0.02, high + 0.02, bottom, top);
+      const y = (/** @type {number} */ value) => Math.max(top, Math.min(bottom, across(value)));
       const at = (/** @type {any} */ point, /** @type {number} */ value) => `${x(point.done)} ${y(value)}`;
       const band = points.filter((/** @type {any} */ point) => point.low !== null && point.low !== undefined);
       return html`${horizontal(ticks(low - 0.02, high + 0.02), y, left, right)}

@@ -30,7 +30,7 @@
     const current = store.current;
     if (current.key !== key) {
       current.abort.abort();
-      Object.assign(current, { key, fresh: false, waiting: new Map(), abort: new AbortController() });
+      Object.assign(current, { key, fresh: false, error: null, waiting: new Map(), abort: new AbortController() });
     }
     const take = (/** @type {string} */ of, /** @type {number} */ index, /** @type {any} */ answer) => {
       if (store.current.key !== of) return;
@@ -42,7 +42,7 @@
     };
     const need = (/** @type {number} */ first, /** @type {number} */ last) => {
       for (let index = Math.floor(first / WINDOW); index <= Math.floor(Math.max(first, last - 1) / WINDOW); index++) {
-        if ((current.fresh && current.windows.has(index)) || current.waiting.has(index)) continue;
+        if (current.error || (current.fresh && current.windows.has(index)) || current.waiting.has(index)) continue;
         const asked = key;
         current.waiting.set(index, load(index * WINDOW, WINDOW, current.abort.signal).then(
           (answer) => take(asked, index, answer),

@@ -56,7 +56,7 @@
   }
 
   /** `text` is a string, or a function that returns one or a promise of one. */
-  function CopyButton({ text, label = "", said = "Copied", small = true, tip = "Copy" }) {
+  function CopyButton({ text, label = "", said = "Copied", small = true, tip = "Copy", look = "ghost" }) {
     const copy = async () => {
       try {
         await copyText(typeof text === "function" ? await text() : text, said);
@@ -64,7 +64,7 @@
         toast(error instanceof Error ? error.message : String(error));
       }
     };
-    return html`<button type="button" class=${`btn ghost ${small ? "sm" : ""} ${label ? "" : "icon"}`} aria-label=${label ? undefined : tip} data-tip=${label ? undefined : tip} onClick=${copy}>
+    return html`<button type="button" class=${`btn ${look} ${small ? "sm" : ""} ${label ? "" : "icon"}`} aria-label=${label ? undefined : tip} data-tip=${label ? undefined : tip} onClick=${copy}>
       <${Icon} name="copy" small=${small} />${label}</button>`;
   }
 

@@ -25,7 +25,7 @@
   function FailurePanel({ failure, run }) {
     const isLimit = failure.outcome === "limit";
     const detail = [failure.detail, failure.same_cause?.count > 1 ? `${format.plural(failure.same_cause.count, "rollout")} of this run failed for the same reason.` : ""].filter(Boolean).join(" ");
-    return html`<section class=${`fail failpanel ${isLimit ? "warn" : ""}`} aria-label="Failure"><div class="row top"><span class=${`sev ${isLimit ? "w" : "e"}`}><${Icon} name=${isLimit ? "limit" : "failed"} /></span><div class="grow"><h2>${failure.cause}</h2>${detail ? html`<p class="t2 gap-top-small">${detail}</p>` : null}${failure.path?.length ? html`<${Path} path=${failure.path} />` : null}</div></div>
+    return html`<section class=${`fail failpanel ${isLimit ? "warn" : ""}`} aria-label="Failure"><div class="row toprow"><span class=${`sev ${isLimit ? "w" : "e"}`}><${Icon} name=${isLimit ? "limit" : "failed"} /></span><div class="grow"><h2>${failure.cause}</h2>${detail ? html`<p class="t2 gap-top-small">${detail}</p>` : null}${failure.path?.length ? html`<${Path} path=${failure.path} />` : null}</div></div>
       <${ToDo} failure=${failure} run=${run} /></section>`;
   }
 
@@ -37,7 +37,7 @@
       ["Status", failure.status], ["Time", failure.seconds === undefined || failure.seconds === null ? null : `after ${format.duration(failure.seconds)}`],
       ["Limit", failure.limit ? `${failure.limit.name}: ${format.value(failure.limit.value)}` : null],
       ["Attempts", data.attempts > 1 ? format.count(data.attempts) : null],
-      ["Counts as", failure.counted ? "scored" : "not scored: it does not lower the mean"],
+      ["Counts as", "not scored: it does not lower the mean"],
     ].filter(([, value]) => value !== null && value !== undefined && value !== "");
     const most = Math.max(1, ...(same?.agents ?? []).map((/** @type {any} */ entry) => entry.count));
     return html`<section><h3>${failure.outcome === "limit" ? "Limit" : "Failure"}</h3><dl class="kv">${facts.map(([name, value]) => html`<dt key=${name}>${name}</dt><dd>${value}</dd>`)}</dl></section>

@@ -147,10 +147,10 @@
     })), room || 1200, query.sort ?? null);
     const filterError = rows.error?.status === 400 ? rows.error : null;
     if (rows.error && !filterError && !rows.answer) return html`<${ui.ErrorState} error=${rows.error} retry=${() => setVersion(version + 1)} />`;
-    const isFiltered = Boolean(query.where || query.words);
+    const isFiltered = Boolean(query.where || query.words) && (rows.isFresh || total !== of);
     return html`<div class=${`appgrid dens-${density}`}><${Toolbar} route=${route} summary=${summary} error=${filterError} density=${density} setDensity=${setDensity} all=${all} chosen=${chosen} onColumns=${onColumns} onApply=${onApply} environment=${environment}
         onCsv=${() => downloadCsv(run, info.title ?? info.name ?? "rollouts", selection, shown.map((/** @type {any} */ column) => column.id))} />
-      <div class=${`md ${isOpen && row && !isPhone ? `open w${width}` : ""} ${rows.isFresh ? "" : "stale"}`} ref=${grid}><${table.VirtualTable} columns=${shown} total=${rows.answer ? total : 20} rowAt=${rows.row} need=${rows.need} rowHeight=${HEIGHTS[/** @type {keyof HEIGHTS} */ (density)] ?? 34} selected=${index} onSelect=${(/** @type {number} */ at) => { select(at); if (!isOpen) setOpen(true); }} onOpen=${open} sort=${sort} onSort=${onSort}
+      <div class=${`md ${isOpen && row && !isPhone ? `open w${width}` : ""} ${rows.isFresh || rows.error ? "" : "stale"}`} ref=${grid}><${table.VirtualTable} columns=${shown} total=${rows.answer ? total : 20} rowAt=${rows.row} need=${rows.need} rowHeight=${HEIGHTS[/** @type {keyof HEIGHTS} */ (density)] ?? 34} selected=${index} onSelect=${(/** @type {number} */ at) => { select(at); if (!isOpen) setOpen(true); }} onOpen=${open} sort=${sort} onSort=${onSort}
           onVisible=${(/** @type {number} */ from, /** @type {number} */ to) => { if (from !== visible[0] || to !== visible[1]) setVisible([from, to]); }} phoneRow=${phoneRow(range)} label="Rollouts" reveal=${reveal}><//>
         ${isOpen && row && !isPhone ? html`<${gymView.Preview} run=${run} row=${row} range=${range} query=${selection} onStep=${step} onClose=${() => setOpen(false)} href=${gymView.rowHref(run, row, query)} />` : null}
         ${rows.answer && rows.isFresh && total === 0 ? html`<div class="overtable"><${toolbar.NoResult} run=${run} query=${query} onApply=${onApply} /></div>` : null}
