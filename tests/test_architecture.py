@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "dataset_orchestrator",
         "vision_input",
     ),
-    ("rollouts", "data", "launch", "sandbox", "exporters", "authoring", "workers"),
+    ("rollouts", "data", "launch", "sandbox", "exporters", "authoring", "workers", "analysis"),
     ("base_resources_server", "base_responses_api_agent", "base_responses_api_model"),
     ("judge",),
     ("server_utils",),

@@ -48,7 +48,10 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
         _group_modules("env", "start status validate resolve init test audit packages prefetch publish"),
     ),
     "eval": ("evaluate a model", _group_modules("eval", "prepare run aggregate profile reverify submit")),
-    "runs": ("list, compare, tag and delete stored runs", _group_modules("runs", "list show compare tag rm")),
+    "runs": (
+        "list, compare, tag and delete stored runs",
+        _group_modules("runs", "list show compare annotations tag rm"),
+    ),
     "dataset": (
         "prepare, publish and export rows",
         _group_modules("dataset", "collate render export upload download migrate rm"),

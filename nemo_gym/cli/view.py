@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     host_help = "address to serve on; a token is required unless loopback"
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help=host_help)
     flags.switch("--no-browser", "do not open a browser")
+    flags.switch("--no-annotations", "the page cannot label rollouts, so nothing is ever written")
     flags.switch("--json", "print JSON (with --text)")
 
 
@@ -99,7 +100,13 @@ def _serve(runs: Sequence[RunFiles], args: argparse.Namespace) -> int:
     with listen("gym view", host, args.port) as listener:
         address = f"http://{host}:{listener.getsockname()[1]}/" + (f"?token={token}" if token else "")
         databases = [RunDatabase(run) for run in runs]
-        app = view_app(databases, token=token, hosts=LOOPBACK | {host}, advice=load_explanations())
+        app = view_app(
+            databases,
+            token=token,
+            hosts=LOOPBACK | {host},
+            advice=load_explanations(),
+            has_annotations=not args.no_annotations,
+        )
         http = CHECKED_PROTOCOL if token is None else GUARDED_PROTOCOL  # loopback: refuse other users of this machine
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on", http=http))
         output.write(address)

@@ -5,19 +5,24 @@ import io
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import version as installed_version
 from typing import Any
 
 import orjson
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from nemo_gym.journal import StoreError
+from nemo_gym.rollouts.annotations import Annotation, InvalidAnnotation, append_annotation, read_annotations
+from nemo_gym.rollouts.run_files import annotations_path_for
 from nemo_gym.view.columns import cell_value
-from nemo_gym.view.comparison import compare_runs
+from nemo_gym.view.comparison import compare_runs, compare_several
 from nemo_gym.view.conversation import event_text, event_tokens
-from nemo_gym.view.database import RunDatabase, Selection
+from nemo_gym.view.database import RecentResults, RunDatabase, Selection
 from nemo_gym.view.live_state import live_state
 from nemo_gym.view.rollout_page import dataset_row, first_response_event, rollout_page
 from nemo_gym.view.summary import rollout_context, run_entry, statistics_of, summarize
@@ -27,6 +32,9 @@ from nemo_gym.wire.stored_rollout import RolloutId
 
 MAX_ROWS = 500
 MAX_OTHER_RUNS = 50
+MAX_COMPARED = 8
+KEPT_COMPARISONS = 8
+MAX_ANNOTATION_BYTES = 64_000
 MAX_TOKENS = 20_000
 MAX_QUERY_DIGITS = 14
 """Fewer than 64 bits have, because handlers add to these numbers."""
@@ -46,16 +54,19 @@ class JsonResponse(Response):
 class Pages:
     """The handlers of the JSON endpoints. Starlette runs them on threads, so that queries do not block the loop."""
 
-    def __init__(self, runs: Sequence[RunDatabase], advice: Mapping[str, str]) -> None:
+    def __init__(self, runs: Sequence[RunDatabase], advice: Mapping[str, str], *, has_annotations: bool) -> None:
         self._runs = runs
         self._advice = advice
+        self._has_annotations = has_annotations
+        self._comparisons = RecentResults(KEPT_COMPARISONS)
 
     def runs(self, request: Request) -> Response:  # noqa: ARG002 - every route takes one
         return JsonResponse([run_entry(run, number) for number, run in enumerate(self._runs)])
 
     def session(self, request: Request) -> Response:  # noqa: ARG002
         paths = sorted({str(run.run.output.parent) for run in self._runs})
-        facts = {"version": installed_version("nemo-gym"), "annotations": False, "paths": paths, "bundle": False}
+        facts = {"version": installed_version("nemo-gym"), "paths": paths, "bundle": False}
+        facts["annotations"] = self._has_annotations
         return JsonResponse(facts)
 
     def run(self, request: Request) -> Response:
@@ -73,7 +84,27 @@ class Pages:
         return JsonResponse(self._run(request).filter_facts(request.query_params.get("where", "")))
 
     def compare(self, request: Request) -> Response:
-        return JsonResponse(compare_runs(self._run(request), self._run(request, "other")))
+        runs = self._run(request), self._run(request, "other")
+        return JsonResponse(self._compared([request.path_params["run"], request.path_params["other"]], runs))
+
+    def compare_several(self, request: Request) -> Response:
+        """Compare the runs that the query numbers, each with the first one."""
+        texts = request.query_params.get("runs", "").split(",")[:MAX_COMPARED]
+        numbers = [_whole_number(text, len(self._runs)) for text in texts]
+        if len(numbers) < 2 or len(set(numbers)) < len(numbers) or max(numbers) >= len(self._runs):
+            return JsonResponse({"error": "runs must name at least two different runs, such as runs=0,1"}, 400)
+        return JsonResponse(compare_several([self._runs[number] for number in numbers], numbers))
+
+    def _compared(self, numbers: Sequence[int], runs: tuple[RunDatabase, RunDatabase]) -> dict[str, Any]:
+        """Return the comparison of two runs; the last ones are kept, because the page asks again as a run grows."""
+        key = (*numbers, *(run.version() for run in runs))
+        result: dict[str, Any] | None = self._comparisons.get(key)
+        if result is None:
+            result = compare_runs(*runs)
+            for entry, number in zip(result["runs"], numbers, strict=True):
+                entry["number"] = number
+            self._comparisons.keep(key, result)
+        return result
 
     def rollouts(self, request: Request) -> Response:
         """Return one page of the table of rollouts, on request that with a given rollout."""
@@ -137,6 +168,37 @@ class Pages:
     def live(self, request: Request) -> Response:
         others = [run_entry(run, number) for number, run in enumerate(self._runs[:MAX_OTHER_RUNS])]
         return JsonResponse(live_state(self._run(request), self._entry(request), others))
+
+    def annotations(self, request: Request) -> Response:
+        """Return the labels of the rollouts of a run."""
+        run = self._run(request)
+        labels = [asdict(one) for one in read_annotations(run.run.output).values()]
+        path = str(annotations_path_for(run.run.output))
+        facts = {"enabled": self._has_annotations, "path": path, "run": str(run.run.output), "annotations": labels}
+        return JsonResponse(facts)
+
+    async def annotate(self, request: Request) -> Response:
+        """Store the label of a rollout; `AccessCheck` has checked that the page sent it."""
+        run = self._run(request)
+        body = b""
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_ANNOTATION_BYTES:
+                return JsonResponse({"error": "the annotation is too large"}, 413)
+        try:
+            annotation = Annotation.parse(orjson.loads(body), now=True)
+        except orjson.JSONDecodeError:
+            return JsonResponse({"error": "the body is not JSON"}, 400)
+        except InvalidAnnotation as error:
+            return JsonResponse({"error": str(error)}, 400)
+        if not run.locations(annotation.rollout_id):
+            return JsonResponse({"error": "unknown rollout"}, 404)
+        try:
+            await run_in_threadpool(append_annotation, run.run.output, annotation)
+        except StoreError as error:
+            return JsonResponse({"error": str(error)}, 409)
+        await run_in_threadpool(run.grow)
+        return JsonResponse(asdict(annotation))
 
     def tools(self, request: Request) -> Response:
         return JsonResponse({"tools": list_tools(self._record(request))})

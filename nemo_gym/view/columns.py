@@ -68,7 +68,7 @@ def _name_columns(run: RunDatabase) -> list[dict[str, Any]]:
     columns, sql = [], run.columns()
     labels = run.label_names()
     with run.connection() as database:
-        for name in (*_NAMES, *labels):
+        for name in (*_NAMES, *labels, "annotation"):
             query = (
                 f"SELECT {sql[name]} AS value, count(*) FROM rollouts r WHERE r.current GROUP BY 1"
                 " HAVING value != '' ORDER BY 2 DESC LIMIT ?"
@@ -77,6 +77,7 @@ def _name_columns(run: RunDatabase) -> list[dict[str, Any]]:
             if counts:
                 facts = {"kind": "name", "group": "label" if name in labels else "main"}
                 key = {"key": f"labels.{name}"} if name in labels else {}
+                key = {"key": "annotation.verdict"} if name == "annotation" else key
                 values = [value for value, _ in counts]
                 columns.append({**_named(name), **key, **facts, "count": sum(n for _, n in counts), "values": values})
     return columns

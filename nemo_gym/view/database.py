@@ -391,10 +391,10 @@ def _from_clause(condition: Condition, *, needs_cells: bool = False) -> str:
 
 
 def _read_rows(database: sqlite3.Connection, ids: Sequence[int]) -> list[dict[str, Any]]:
-    names = [*NUMBER_COLUMNS, *TEXT_COLUMNS, "components", "labels", "verdict", "note"]
+    names = [*NUMBER_COLUMNS, *TEXT_COLUMNS, "components", "labels", "verdict", "note", "at"]
     columns = [f"r.{name}" for name in NUMBER_COLUMNS] + [f"c.{name}" for name in (*TEXT_COLUMNS, "components")]
     query = (
-        f"SELECT {', '.join(columns)}, (SELECT text FROM label_sets l WHERE l.id = r.labels), n.verdict, n.note"
+        f"SELECT {', '.join(columns)}, (SELECT text FROM label_sets l WHERE l.id = r.labels), n.verdict, n.note, n.at"
         " FROM rollouts r JOIN cells c USING (id) LEFT JOIN annotations n ON n.task = r.task AND n.rollout = r.rollout"
         " WHERE r.id = ?"
     )
@@ -404,8 +404,8 @@ def _read_rows(database: sqlite3.Connection, ids: Sequence[int]) -> list[dict[st
 
 def _complete_row(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row with its components, its labels and its annotation as objects."""
-    verdict, note = row.pop("verdict"), row.pop("note")
+    verdict, note, at = (row.pop(name) for name in ("verdict", "note", "at"))
     labels = json.loads(row["labels"] or "{}")
     model = labels.pop(MODEL_LABEL, "")
-    annotation = {} if verdict is None else {"annotation": {"verdict": verdict, "note": note}}
+    annotation = {} if verdict is None else {"annotation": {"verdict": verdict, "note": note, "at": at}}
     return {**row, "model": model, "components": json.loads(row["components"]), "labels": labels, **annotation}

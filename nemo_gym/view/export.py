@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from nemo_gym.errors import GymError
-from nemo_gym.view.comparison import compare_runs
+from nemo_gym.view.comparison import compare_runs, compare_several
 from nemo_gym.view.conversation import LONGEST_TEXT, event_text, event_tokens
 from nemo_gym.view.database import RunDatabase
 from nemo_gym.view.rollout_page import dataset_row, first_response_event, rollout_page
@@ -69,7 +69,11 @@ def export_bundle(
     session = {"version": installed_version("nemo-gym"), "annotations": False, "paths": [], "bundle": True}
     pairs = permutations(range(len(runs)), 2)
     comparisons = {f"{one}-{two}": compare_runs(runs[one], runs[two]) for one, two in pairs}
-    _write_script(folder / "data", "bundle", {"session": session, "runs": bundle, "comparisons": comparisons})
+    numbers = range(len(runs))
+    several = {"comparison_of_all": compare_several(runs, numbers)} if len(runs) > 2 else {}
+    _write_script(
+        folder / "data", "bundle", {**several, "session": session, "runs": bundle, "comparisons": comparisons}
+    )
     return done
 
 

@@ -22,7 +22,8 @@ from typing import Any
 
 from nemo_gym.journal import parse_line, scan_lines
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY
-from nemo_gym.rollouts.run_files import RunFiles
+from nemo_gym.rollouts.annotations import read_annotations
+from nemo_gym.rollouts.run_files import RunFiles, annotations_path_for
 from nemo_gym.view.table_row import MODEL_LABEL, TEXT_COLUMNS, TableRow, build_table_row, reward_components, row_labels
 
 FORMAT = 7
@@ -70,6 +71,7 @@ class RunIndex:
     def grow(self) -> bool:
         """Add a batch of new lines of each file; return whether there may be more. Incomplete last lines are left."""
         added_output, added_failures = (self._add_lines(number, path) for number, path in enumerate(self.files))
+        self._follow_annotations()
         return added_output or added_failures
 
     def build(self) -> None:
@@ -125,6 +127,24 @@ class RunIndex:
             database.execute("PRAGMA journal_mode = WAL")
             database.executescript(_SCHEMA)
             database.execute("INSERT INTO meta VALUES ('format', ?)", (str(FORMAT),))
+            database.commit()
+
+    def _follow_annotations(self) -> None:
+        """Read the labels of rollouts again if their file changed."""
+        try:
+            facts = annotations_path_for(self.run.output).lstat()
+            state = f"{facts.st_mtime_ns} {facts.st_size}"
+        except OSError:
+            state = ""
+        with self.connection() as database:
+            if state == (_meta(database, "annotations") or ""):
+                return
+            rows = [
+                (*one.rollout_id, one.verdict, one.note, one.at) for one in read_annotations(self.run.output).values()
+            ]
+            database.execute("DELETE FROM annotations")
+            database.executemany("INSERT INTO annotations VALUES (?, ?, ?, ?, ?)", rows)
+            _set_meta(database, "annotations", state)
             database.commit()
 
     def _add_lines(self, number: int, path: Path) -> bool:

@@ -1,12 +1,14 @@
 """Serve the viewer's page and its JSON on loopback, for browsers on this machine.
 
-Only GET and HEAD are allowed. Other web pages cannot read from it: the headers Host and Origin must name the server.
-On any other address than loopback a token is required; on loopback `gym view` answers processes of the user only.
+Only GET and HEAD are allowed, and POST to store the label of a rollout (unless annotations are off), which needs a
+token that only the page has. Other web pages cannot read from it: the headers Host and Origin must name the server. On
+any other address than loopback a token is required; on loopback `gym view` answers processes of the user only.
 """
 
 import asyncio
 import hmac
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
@@ -34,6 +36,8 @@ POLL_SECONDS = 1.0
 MAX_DIGITS = 19
 _DIGITS = re.compile(r"[0-9]+")
 TOKEN_COOKIE = "gym_view"
+WRITE_TOKEN_HEADER, WRITE_TOKEN_META = "x-gym-view-token", "gym-view-token"
+_ANNOTATIONS_PATH = re.compile(r"/api/runs/[0-9]{1,9}/annotations", re.ASCII)
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
@@ -60,12 +64,15 @@ def view_app(
     token: str | None = None,
     hosts: frozenset[str] = LOOPBACK,
     advice: Mapping[str, str] | None = None,
+    has_annotations: bool = True,
 ) -> Starlette:
     """Return the application that shows the runs. With a `token`, requests without it are rejected.
 
-    `advice` says what to do about a failure, by its kind.
+    `advice` says what to do about a failure, by its kind. With `has_annotations`, the page can label rollouts.
     """
-    pages = Pages(runs, advice or {})
+    pages = Pages(runs, advice or {}, has_annotations=has_annotations)
+    write_token = secrets.token_urlsafe(24) if has_annotations else None
+    page = PageFiles(write_token)
 
     @asynccontextmanager
     async def following_files(_: Starlette) -> Any:
@@ -85,6 +92,8 @@ def view_app(
         Route(f"{run}/rollouts.csv", pages.csv),
         Route(f"{run}/tasks", pages.tasks),
         Route(f"{run}/live", pages.live),
+        Route(f"{run}/annotations", pages.annotations, methods=["GET"]),
+        Route(f"{run}/annotations", pages.annotate, methods=["POST"]),
         Route(rollout, pages.rollout),
         Route(f"{rollout}/text/{{event:int}}", pages.text),
         Route(f"{rollout}/tokens/{{event:int}}", pages.tokens),
@@ -92,13 +101,14 @@ def view_app(
         Route(f"{rollout}/sequence", pages.sequence),
         Route(f"{rollout}/row", pages.row),
         Route(f"{rollout}/raw", pages.raw),
+        Route("/api/compare", pages.compare_several),
         Route("/api/compare/{run:int}/{other:int}", pages.compare),
-        Route("/{path:path}", static_file),
+        Route("/{path:path}", page.serve),
     ]
     return Starlette(
         routes=routes,
         lifespan=following_files,
-        middleware=[Middleware(AccessCheck, token=token, hosts=hosts)],
+        middleware=[Middleware(AccessCheck, token=token, hosts=hosts, write_token=write_token)],
         exception_handlers={FilterError: _bad_filter},
     )
 
@@ -106,10 +116,13 @@ def view_app(
 class AccessCheck:
     """Middleware that rejects forbidden requests (403) and too large numbers (400) and adds security headers."""
 
-    def __init__(self, app: ASGIApp, *, token: str | None, hosts: frozenset[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, *, token: str | None, hosts: frozenset[str], write_token: str | None = None
+    ) -> None:
         self._app = app
         self._token = token
         self._hosts = hosts
+        self._write_token = write_token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -137,8 +150,8 @@ class AccessCheck:
 
     def _rejection_reason(self, request: Request) -> str | None:
         """Return the reason why a request is rejected; None if it is allowed."""
-        if request.method not in ("GET", "HEAD"):
-            return "only GET and HEAD are allowed"
+        if request.method not in ("GET", "HEAD") and (problem := self._write_problem(request)) is not None:
+            return problem
         if _host(request.headers.get("host", "")) not in self._hosts:
             return "unknown host name"
         origin = request.headers.get("origin")
@@ -148,6 +161,40 @@ class AccessCheck:
             return None
         token = request.query_params.get("token") or request.cookies.get(TOKEN_COOKIE) or ""
         return None if hmac.compare_digest(token.encode(), self._token.encode()) else "the token is missing or wrong"
+
+    def _write_problem(self, request: Request) -> str | None:
+        """Return the reason why a request that is not a reading one is rejected; None for a label from the page."""
+        is_label = request.method == "POST" and _ANNOTATIONS_PATH.fullmatch(request.url.path) is not None
+        if not is_label or self._write_token is None:
+            return "only GET and HEAD are allowed"
+        sent = request.headers.get(WRITE_TOKEN_HEADER, "")
+        if not hmac.compare_digest(sent.encode(), self._write_token.encode()):
+            return "the token of the page is missing or wrong: load the page again"
+        origin = request.headers.get("origin")
+        if origin is None or urlsplit(origin).netloc != request.headers.get("host"):
+            return "labels are accepted from the page of the viewer only"
+        is_json = request.headers.get("content-type", "").partition(";")[0].strip() == "application/json"
+        return None if is_json else "a label is sent as application/json"
+
+
+class PageFiles:
+    """Serves the files of the page; the page has the token that its writing requests need."""
+
+    def __init__(self, write_token: str | None) -> None:
+        self._write_token = write_token
+
+    async def serve(self, request: Request) -> Response:
+        """Return one of the page's files. The page itself selects its view by the URL part after `#`."""
+        path: str = request.path_params["path"]
+        path = {"": "index.html", "favicon.ico": "favicon.svg"}.get(path, path)
+        entry = page_files().get(path)
+        if entry is None:
+            return PlainTextResponse("page not found", 404)
+        content = entry.read_bytes()
+        if path == "index.html" and self._write_token is not None:
+            meta = f'<head>\n<meta name="{WRITE_TOKEN_META}" content="{self._write_token}">'
+            content = content.replace(b"<head>", meta.encode(), 1)
+        return Response(content, media_type=MEDIA_TYPES[f".{path.rpartition('.')[2]}"])
 
 
 @cache
@@ -164,17 +211,6 @@ def page_files() -> dict[str, Traversable]:
         return found
 
     return inside(files("nemo_gym.view").joinpath("static"), "")
-
-
-async def static_file(request: Request) -> Response:
-    """Return one of the page's files. The page itself selects its view by the URL part after `#`."""
-    path = {"": "index.html", "favicon.ico": "favicon.svg"}.get(
-        request.path_params["path"], request.path_params["path"]
-    )
-    entry = page_files().get(path)
-    if entry is None:
-        return PlainTextResponse("page not found", 404)
-    return Response(entry.read_bytes(), media_type=MEDIA_TYPES[f".{path.rpartition('.')[2]}"])
 
 
 async def _follow_files(runs: Sequence[RunDatabase]) -> None:

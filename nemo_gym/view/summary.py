@@ -81,7 +81,7 @@ def statistics_of(run: RunDatabase) -> dict[str, Any]:
 
     If they are slow to compute and the files grow, they may be a little old, so that they take a small share of time.
     """
-    done, _ = run.progress()
+    done = run.version()
     stored: dict[str, Any] | None = run.cached_value(STATISTICS)
     if stored is not None:
         age, slow = time.time() - stored["at"], stored["computed_in"] > SLOW_SECONDS

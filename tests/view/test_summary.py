@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from nemo_gym.metrics.intervals import ClusteredMean
+from nemo_gym.view.comparison import compare_runs
 from nemo_gym.view.database import RunDatabase
-from nemo_gym.view.summary import compare_runs, summarize
+from nemo_gym.view.summary import summarize
 from tests.view.records import failure, record, timed_record
 
 Make = Callable[..., RunDatabase]
