@@ -43,7 +43,9 @@ PRICES = {MODEL: {"input": 0.3, "output": 1.2, "cached_input": 0.05}}
 def write_demo_runs(folder: Path, tasks: int = 96) -> list[Path]:
     """Write a finished run, its baseline and a run in progress below `folder`; return their outputs."""
     output = write_demo_run(folder / "nightly-mix", tasks, skill=0.56, seed=1)
-    baseline = write_demo_run(folder / "nightly-mix-baseline", tasks, skill=0.5, seed=2, start=STARTED - timedelta(days=1))
+    baseline = write_demo_run(
+        folder / "nightly-mix-baseline", tasks, skill=0.5, seed=2, start=STARTED - timedelta(days=1)
+    )
     live = write_live_run(folder / "smoke", tasks)
     return [output, baseline, live]
 
@@ -244,7 +246,9 @@ def _add_tokens(items: list[dict[str, Any]], chance: random.Random) -> None:
             sequence += [chance.randrange(30_000) for _ in range(40)]
             continue
         generated = [chance.randrange(30_000) for _ in range(max(12, len(json.dumps(item)) // 6))]
-        surprises = [-abs(chance.gauss(0, 0.12)) if chance.random() < 0.8 else -chance.uniform(0.4, 2.6) for _ in generated]
+        surprises = [
+            -abs(chance.gauss(0, 0.12)) if chance.random() < 0.8 else -chance.uniform(0.4, 2.6) for _ in generated
+        ]
         item |= {
             "prompt_token_ids": list(sequence),
             "generation_token_ids": generated,

@@ -30,15 +30,31 @@ TOOLS = {
 }
 QUESTIONS = (
     ("math_with_code", "How many primes below {0:,} have digits that add up to {1}?", "{2}", r"last \boxed{}"),
-    ("bird_sql", "How many books of each genre are by authors from Norway, lent more than {1} times in 2025?",
-     "SELECT genre, COUNT(*) FROM book GROUP BY genre", "rows of the last SQL block"),
-    ("workplace_assistant", "Move the task 'Rotate the API keys' ({1}) to Completed and send its assignee an email.",
-     "2 changes", "state of the tables afterwards"),
-    ("instruction_following", "Describe a reading lamp in exactly {1} paragraphs, without commas, and end with a question.",
-     "4 of 4 rules", "each instruction on its own"),
+    (
+        "bird_sql",
+        "How many books of each genre are by authors from Norway, lent more than {1} times in 2025?",
+        "SELECT genre, COUNT(*) FROM book GROUP BY genre",
+        "rows of the last SQL block",
+    ),
+    (
+        "workplace_assistant",
+        "Move the task 'Rotate the API keys' ({1}) to Completed and send its assignee an email.",
+        "2 changes",
+        "state of the tables afterwards",
+    ),
+    (
+        "instruction_following",
+        "Describe a reading lamp in exactly {1} paragraphs, without commas, and end with a question.",
+        "4 of 4 rules",
+        "each instruction on its own",
+    ),
     ("math_with_code", r"Evaluate $\int_0^\infty x e^{{-{1}x}}\,dx$.", "1/{3}", r"last \boxed{}"),
-    ("equivalence_judge", "Which gas makes up most of the atmosphere of Titan, and about how many percent is it? ({1})",
-     "nitrogen, 95 %", "last line with Answer:, then the judge"),
+    (
+        "equivalence_judge",
+        "Which gas makes up most of the atmosphere of Titan, and about how many percent is it? ({1})",
+        "nitrogen, 95 %",
+        "last line with Answer:, then the judge",
+    ),
 )
 SPECIAL_QUESTION = (
     r"Find the number and the sum of all positive integers $n \le 1000$ for which $n^2 + n + 41$ is divisible by 43."

@@ -144,7 +144,7 @@
       ...column, grow: column.grow || (chosen.includes("question") ? false : column.id === chosen[chosen.length - 1]),
       width: column.id === "task" ? Math.max(78, 34 + 8 * String(`${of}:9`).length) : column.width,
       cell: (/** @type {any} */ each) => column.cell(each, { range }),
-    })), room || 1200, query.sort ?? null);
+    })), (room || 1200) - (isOpen && row && innerWidth > 1180 ? width : 0), query.sort ?? null);
     const filterError = rows.error?.status === 400 ? rows.error : null;
     if (rows.error && !filterError && !rows.answer) return html`<${ui.ErrorState} error=${rows.error} retry=${() => setVersion(version + 1)} />`;
     const isFiltered = Boolean(query.where || query.words) && (rows.isFresh || total !== of);
