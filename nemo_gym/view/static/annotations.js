@@ -1,6 +1,4 @@
 "use strict";
-<<<<<<< HEAD
-=======
 // Labels of rollouts: was the verdict right? The only thing that the page writes; the server can switch it off.
 (() => {
   const { html, api, format, router, ui, useData, useEffect, useState } = gymView;
@@ -60,4 +58,3 @@
 
   gymView.annotations = { Panel, Summary, isEnabled };
 })();
->>>>>>> viewdata
