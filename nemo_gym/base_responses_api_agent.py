@@ -29,7 +29,7 @@ from nemo_gym.config_types import (
     BaseRunServerInstanceConfig,
 )
 from nemo_gym.errors import EnvFailed
-from nemo_gym.keys import EPISODE_HEADER, NG_NO_PERSIST_KEY, NG_PHASES_KEY, OPENING_KEY, RESPONSE_KEY_NAME
+from nemo_gym.keys import EPISODE_HEADER, NG_NO_PERSIST_KEY, OPENING_KEY, RESPONSE_KEY_NAME
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.reward_profile import AggregateMetricsMixin
 from nemo_gym.rollout_correlation import (
@@ -292,14 +292,15 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
             except Exception as error:
                 if timer is not None and log is not None:
                     timer.add_to_error(error)
-                    reply_log.attach_response(error, await log.prefix_response())
+                    response = await log.prefix_response(with_turns=True)
+                    reply_log.attach_response(error, response and timer.with_turn_seconds(response))
                 raise
             if timer is None:
                 return answer
             if isinstance(answer, LimitedAnswer):
                 return Response(json_bytes(timer.add_to(answer.record)), media_type="application/json")
             if isinstance(answer, BaseModel) and answer.__pydantic_extra__ is None:  # the model allows no extra fields
-                return json_response(answer, (*args, *kwargs.values()), {NG_PHASES_KEY: timer.sums()})
+                return json_response(answer, (*args, *kwargs.values()), timer.add_to({}))
             return timer.add_to(answer)
 
         run_with_rollout.__signature__ = resolved_signature(run)  # type: ignore[attr-defined]

@@ -28,6 +28,7 @@ from nemo_gym.keys import (
     NG_FAILURE_CLASS_KEY,
     NG_FAILURE_DETAIL_KEY,
     NG_TOOL_ERRORS_KEY,
+    NG_TURNS_KEY,
     STEP_REWARDS_KEY,
 )
 from nemo_gym.openai_utils import (
@@ -72,6 +73,8 @@ class EpisodeSession:
     """The environment gave at least one reward for a step."""
     tool_errors: list[dict[str, str]] = field(default_factory=list)
     """Exceptions of tools that the model saw as output."""
+    turns: list[list[int]] = field(default_factory=list)
+    """Items and tokens of each model turn (`keys.NG_TURNS_KEY`)."""
 
     def remember(self, reply: Any) -> None:
         """Store the cookies of a reply."""
@@ -85,6 +88,17 @@ class EpisodeSession:
         self.has_step_rewards = True
         self.step_rewards = self.step_rewards or [0.0]
         self.step_rewards[-1] += reward
+
+
+def turn_counts(response: NeMoGymResponse) -> list[int]:
+    """Return the number of items of a model turn, then its input, cached, output and reasoning tokens, if reported."""
+    usage = response.usage
+    if usage is None:
+        return [len(response.output)]
+    read, written = usage.input_tokens_details, usage.output_tokens_details
+    cached = read.cached_tokens if read is not None else None
+    reasoning = written.reasoning_tokens if written is not None else None
+    return [len(response.output), usage.input_tokens, cached or 0, usage.output_tokens, reasoning or 0]
 
 
 class Watcher(Protocol):
@@ -185,6 +199,13 @@ class EpisodeAgent(SimpleResponsesAPIAgent):
         rewards = {STEP_REWARDS_KEY: session.step_rewards}
         result = await self._verify_or_skip(body.model_copy(update=rewards), session)
         return result if STEP_REWARDS_KEY in (result.model_extra or {}) else result.model_copy(update=rewards)
+
+    async def verify_with_turns(self, body: EpisodeVerifyRequest, session: EpisodeSession) -> EpisodeVerifyResponse:
+        """Verify an episode as `verify_episode` does, and add the items and tokens of its turns."""
+        result = await self.verify_episode(body, session)
+        if result.__pydantic_extra__ is not None:
+            result.__pydantic_extra__[NG_TURNS_KEY] = session.turns
+        return result
 
     async def _verify_or_skip(self, body: EpisodeVerifyRequest, session: EpisodeSession) -> EpisodeVerifyResponse:
         if session.limit:

@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from nemo_gym.keys import NG_PHASES_KEY, NG_SECONDS_KEY, RESPONSE_KEY_NAME
+from nemo_gym.keys import NG_PHASES_KEY, NG_SECONDS_KEY, NG_TURN_SECONDS_KEY, NG_TURNS_KEY, RESPONSE_KEY_NAME
 from nemo_gym.rollouts.attribution import ServerTypeOf, classify_error, generated_response, is_call_timeout
 from nemo_gym.rollouts.crash_recovery import LOST_CALL_KINDS, MAX_RESENDS, ResendGate, ServerMonitor
 from nemo_gym.rollouts.outcome import (
@@ -419,7 +419,9 @@ def _failed_attempt(
     phases = phase_seconds({NG_PHASES_KEY: phases_from_error(error)}, seconds)
     response = generated_response(error)
     record = {name: value for name, value in job.row.items() if name not in (REWARD_KEY, RESPONSE_KEY_NAME)}
-    record |= {RESPONSE_KEY_NAME: response} if response is not None else {}
+    if response is not None:
+        turns = {name: response.pop(name) for name in (NG_TURNS_KEY, NG_TURN_SECONDS_KEY) if name in response}
+        record |= {RESPONSE_KEY_NAME: response, **turns}
     record |= {NG_PHASES_KEY: phases} if phases is not None else {}
     return FailedRollout(job, failure, record, seconds=seconds)
 

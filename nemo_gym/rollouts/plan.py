@@ -21,6 +21,8 @@ from nemo_gym.keys import (
     ATTEMPT_INDEX_KEY_NAME,
     NG_PHASES_KEY,
     NG_SECONDS_KEY,
+    NG_TURN_SECONDS_KEY,
+    NG_TURNS_KEY,
     RESPONSES_CREATE_PARAMS_KEY_NAME,
     ROLLOUT_INDEX_KEY_NAME,
     SKILLS_REF_KEY_NAME,
@@ -35,7 +37,13 @@ logger = logging.getLogger("nemo_gym.rollouts")
 DEFAULT_REPEATS_KEY = "_default"
 LISTED_AGENTS = 10
 
-_FIELDS_OF_EARLIER_RUN = (ATTEMPT_INDEX_KEY_NAME, NG_SECONDS_KEY, NG_PHASES_KEY)
+_FIELDS_OF_EARLIER_RUN = (
+    ATTEMPT_INDEX_KEY_NAME,
+    NG_SECONDS_KEY,
+    NG_PHASES_KEY,
+    NG_TURNS_KEY,
+    NG_TURN_SECONDS_KEY,
+)
 """Fields to remove from a row that is a record of an earlier output."""
 
 Line = tuple[int, bytes] | tuple[int, bytes, int]

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from nemo_gym.keys import NG_PHASES_KEY
+from nemo_gym.keys import NG_PHASES_KEY, NG_TURN_SECONDS_KEY
 from nemo_gym.transport.deadlines import VERIFY_PATH
 from nemo_gym.wire.stored_rollout import RolloutId
 
@@ -79,14 +79,32 @@ class PhaseTimer:
             extra = answer.__pydantic_extra__
             if extra is not None:
                 extra[NG_PHASES_KEY] = self.sums()
+                extra[NG_TURN_SECONDS_KEY] = self.turn_seconds()
         elif isinstance(answer, dict):
-            answer = {**answer, NG_PHASES_KEY: self.sums()}
+            answer = {**answer, NG_PHASES_KEY: self.sums(), NG_TURN_SECONDS_KEY: self.turn_seconds()}
         return answer
 
     def add_to_error(self, error: Exception) -> None:
         """Attach the phase times to the exception that ended the rollout, for `phase_headers`."""
         with contextlib.suppress(AttributeError):  # an exception class with __slots__
             setattr(error, _SUMS_ATTRIBUTE, self.sums())
+
+    def with_turn_seconds(self, response: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the response of a failed rollout with the times of its turns; the collector moves them out."""
+        return {**response, NG_TURN_SECONDS_KEY: self.turn_seconds()}
+
+    def turn_seconds(self) -> list[list[float]]:
+        """Return for each model call its seconds, and those of the tool calls before the next model call."""
+        turns: list[list[float]] = []
+        last_end = 0.0
+        for server_type, path, start, end in self._calls:
+            if server_type == _MODEL_SERVERS:
+                turns.append([(end - start) // 1e-6 / 1e6, 0.0])
+            elif turns and call_phase(server_type, path) == TOOLS:
+                begin = max(last_end, start)  # time in which tool calls overlap counts once
+                turns[-1][1] += max(0.0, end - begin) // 1e-6 / 1e6
+                last_end = end
+        return turns
 
     def sums(self) -> list[float]:
         """Return the seconds in SEED, MODEL, TOOLS and VERIFY, and the total duration in place of OTHER."""

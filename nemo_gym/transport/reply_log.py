@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from nemo_gym.keys import MODELS, RESPONSE_KEY_NAME
+from nemo_gym.keys import MODELS, NG_TURNS_KEY, RESPONSE_KEY_NAME
 from nemo_gym.transport.client_response import get_response_json
 
 ReplyT = TypeVar("ReplyT")
@@ -37,9 +37,10 @@ class ReplyLog:
         self._last_request = request
         self._replies.append(reply)
 
-    async def prefix_response(self) -> dict[str, Any] | None:
+    async def prefix_response(self, *, with_turns: bool = False) -> dict[str, Any] | None:
         """Return the replies as one Responses object: all items, with the tool outputs the model has seen.
 
+        With `with_turns`, it has the items and tokens of each turn under NG_TURNS_KEY, which is no field of a response.
         None if no model call was answered. Replies of other dialects, failed replies and unreadable ones are left out.
         """
         responses = [response for reply in self._replies if (response := await _read_response(reply)) is not None]
@@ -51,11 +52,9 @@ class ReplyLog:
             items += response["output"]
             call_ids = [item.get("call_id") for item in response["output"] if item.get("type") == "function_call"]
             items += [tool_outputs[call_id] for call_id in call_ids if call_id in tool_outputs]
-        return {
-            **responses[-1],
-            "output": items,
-            "usage": _summed_usage(response.get("usage") for response in responses),
-        }
+        turns = {NG_TURNS_KEY: [_turn_counts(response) for response in responses]} if with_turns else {}
+        usage = _summed_usage(response.get("usage") for response in responses)
+        return {**responses[-1], "output": items, "usage": usage, **turns}
 
 
 def attach_response(error: Exception, response: dict[str, Any] | None) -> None:
@@ -98,11 +97,34 @@ def _tool_outputs(request: Any) -> dict[str, Any]:
     return {str(item.get("call_id")): dict(item) for item in outputs if item.get("type") == "function_call_output"}
 
 
+def _turn_counts(response: Mapping[str, Any]) -> list[int]:
+    """Return the number of items of a reply, then its input, cached, output and reasoning tokens, if reported."""
+    items, usage = len(response["output"]), response.get("usage")
+    return [items, *_token_counts(usage)] if isinstance(usage, Mapping) else [items]
+
+
+def _token_counts(usage: Mapping[str, Any]) -> list[int]:
+    read, written = usage.get("input_tokens_details"), usage.get("output_tokens_details")
+    counts = (
+        usage.get("input_tokens"),
+        read.get("cached_tokens") if isinstance(read, Mapping) else None,
+        usage.get("output_tokens"),
+        written.get("reasoning_tokens") if isinstance(written, Mapping) else None,
+    )
+    return [count if isinstance(count, int) else 0 for count in counts]
+
+
 def _summed_usage(usages: Iterable[Any]) -> dict[str, Any] | None:
     """Return the sums of the counts of all calls; None if no call reports any."""
     reported = [usage for usage in usages if isinstance(usage, Mapping)]
+    if not reported:
+        return None
     names = ("input_tokens", "output_tokens", "total_tokens")
-    return {name: sum(usage.get(name) or 0 for usage in reported) for name in names} if reported else None
+    sums: dict[str, Any] = {name: sum(usage.get(name) or 0 for usage in reported) for name in names}
+    _, cached, _, reasoning = map(sum, zip(*map(_token_counts, reported), strict=True))
+    if cached:
+        sums["input_tokens_details"] = {"cached_tokens": cached}
+    return sums | ({"output_tokens_details": {"reasoning_tokens": reasoning}} if reasoning else {})
 
 
 _log: ContextVar[ReplyLog | None] = ContextVar("nemo_gym_reply_log", default=None)

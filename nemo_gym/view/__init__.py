@@ -1,8 +1,10 @@
 """The rollout viewer: it shows the rollouts of a run in the browser or on the terminal.
 
-It reads the files of a run and never changes them; see docs/view.md.
+It reads the files of a run and writes only labels of rollouts that the page sends; see docs/view.md.
 
-- `table_row`, `database`, `filters`, `summary`: the table of rollouts, filtering, and the summary of a run
-- `conversation`: the messages, tool calls and results of a record as events
-- `server`, `export`, `terminal`: the page in the browser, the page as a folder to share, the terminal
+- `table_row`, `index`, `filters`, `database`, `columns`: the table of rollouts, its index, filters and queries
+- `run_facts`, `statistics`, `health`, `summary`, `live_state`: a run: what made it, its statistics, findings, progress
+- `conversation`, `turns`, `verdict`, `failure_page`, `tool_list`, `token_sequence`, `rollout_page`: one rollout
+- `comparison`: several runs, with the statistics of `nemo_gym.analysis`
+- `api`, `server`, `export`, `terminal`: JSON, the page in the browser, the page as a folder to share, the terminal
 """

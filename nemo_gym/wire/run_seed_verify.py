@@ -44,6 +44,8 @@ class BaseVerifyResponse(BaseVerifyRequest):
 
 class BaseMultiRewardVerifyResponse(BaseVerifyResponse):
     reward_components: dict[str, float]
+    reward_weights: dict[str, float] | None = Field(default=None, exclude_if=_is_unset)
+    """The weight of each component in the reward, if the reward is their weighted sum."""
 
 
 class BaseSeedSessionRequest(BaseModel):

@@ -201,6 +201,7 @@ class ConversionServer(SimpleResourcesServer):
             expected_answer=expected,
             told_answer=answer,
             reward_components=components,
+            reward_weights=self.config.weights.model_dump(),
             reward=self.config.weights.reward(components),
         )
 

@@ -15,6 +15,7 @@ from nemo_gym.authoring.episode_agent import (
     EpisodeVerifyResponse,
     episode_response,
     model_limit,
+    turn_counts,
     verify_request,
 )
 from nemo_gym.base_responses_api_agent import Body, episode_signals
@@ -102,7 +103,7 @@ class GymnasiumAgent(EpisodeAgent):
             params, response = await self.play(body, path, session)
 
             request_as_sent = body.model_copy(update={"responses_create_params": params})
-            return await self.verify_episode(verify_request(request_as_sent, response), session)
+            return await self.verify_with_turns(verify_request(request_as_sent, response), session)
         finally:
             self.close_unverified(session)
 
@@ -140,6 +141,7 @@ class GymnasiumAgent(EpisodeAgent):
                 break
             items += response.output
             usages.append(response.usage)
+            session.turns.append(turn_counts(response))
             session.step_rewards.append(0.0)
             for watcher in watchers:
                 watcher.model_turn(response)

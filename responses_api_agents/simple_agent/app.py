@@ -20,6 +20,7 @@ from nemo_gym.authoring.episode_agent import (
     EpisodeVerifyResponse,
     episode_response,
     model_limit,
+    turn_counts,
     verify_request,
 )
 from nemo_gym.base_responses_api_agent import Body, episode_signals, open_conversation
@@ -96,7 +97,7 @@ class SimpleAgent(EpisodeAgent):
             path = self.url_path_for_run("/v1/responses", body)
             response = await self.episode(body.responses_create_params, path, session)
 
-            return await self.verify_episode(verify_request(body, response), session)
+            return await self.verify_with_turns(verify_request(body, response), session)
         finally:
             self.close_unverified(session)
 
@@ -141,6 +142,7 @@ class SimpleAgent(EpisodeAgent):
                 break
             items += response.output
             usages.append(response.usage)
+            session.turns.append(turn_counts(response))
             session.step_rewards.append(0.0)
             for watcher in watchers:
                 watcher.model_turn(response)

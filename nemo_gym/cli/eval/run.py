@@ -194,7 +194,7 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
     from nemo_gym import global_config
     from nemo_gym.cli.shared.concurrency import CommandInterrupted, cancel_on
     from nemo_gym.cli.shared.live_file import live_file
-    from nemo_gym.cli.shared.report import LIMIT_KEYS, Report, masked_command, read_entries
+    from nemo_gym.cli.shared.report import LIMIT_KEYS, Report, read_entries
     from nemo_gym.cli.terminal.live import showing_progress
     from nemo_gym.cli.terminal.progress import Progress
     from nemo_gym.rollout_collection import _get_max_rollout_attempts
@@ -221,8 +221,7 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
 
     collection, target = request.collection, Path(request.collection.output_jsonl_fpath)
     words = [*command_line(args), *(["--output", str(target)] if request.is_new_folder else [])]
-    started_as = {"command": masked_command(words), "prices": collection.prices or {}}
-    request = replace(request, labels=request.labels.model_copy(update=started_as))
+    request = _with_command(request, words)
     async with (
         showing_progress(progress, quiet=args.quiet, wait_query=session.wait_query),
         live_file(progress, target, session.wait_query),
@@ -249,11 +248,23 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
         stopped=stop_reason,
         entries=[] if interrupted or collection.disable_aggregation else read_entries(target),
     )
-    lost_servers = session.run.lost_processes() if session.run else []
-    if lost_servers and report.missing and problem is None:
-        names = ", ".join(lost_servers)
-        problem = ServerUnreachable("ended and will not be restarted", where=names, fix="read its log")
-    return replace(report, problem=problem)
+    return replace(report, problem=problem or _lost_servers(session, report))
+
+
+def _with_command(request: EvalRequest, words: list[str]) -> EvalRequest:
+    """Return the request with the command and the prices of the run in its labels, for `gym view`."""
+    from nemo_gym.cli.shared.report import masked_command
+
+    started_as = {"command": masked_command(words), "prices": request.collection.prices or {}}
+    return replace(request, labels=request.labels.model_copy(update=started_as))
+
+
+def _lost_servers(session: Session, report: Report) -> GymError | None:
+    """Return the error of servers that ended for good, if rollouts are missing."""
+    names = session.run.lost_processes() if session.run and report.missing else []
+    if not names:
+        return None
+    return ServerUnreachable("ended and will not be restarted", where=", ".join(names), fix="read its log")
 
 
 async def _run_collector(request: EvalRequest, session: Session, progress: Progress, *, quiet: bool) -> OutcomeCounts:

@@ -1,0 +1,174 @@
+"""The comparison of runs says which is better, which tasks flipped, and whether the runs may be compared."""
+
+from typing import Any
+
+import pytest
+
+from nemo_gym.analysis.comparability import run_differences
+from nemo_gym.analysis.compare import RunScores, compare_many, compare_two
+
+IDENTITY: dict[str, Any] = {
+    "rows": "blake2b:1",
+    "plan": {"responses_create_params": {"temperature": 0.7}, "prompt": None},
+    "servers": {"math.math_server.tolerance": 0.1, "policy_model.openai_model.model": "small"},
+    "code": {"nemo-gym": "1.0", "resources_servers/math_server": "aa", "responses_api_models/openai_model": "bb"},
+}
+
+
+def scores(name: str, rewards: dict[int, float], **facts: Any) -> RunScores:
+    """Scores of a run with one repeat of each task."""
+    return RunScores(name, rewards, dict.fromkeys(rewards, 1), **facts)
+
+
+def changed(**parts: Any) -> dict[str, Any]:
+    """The identity with other values."""
+    return {**IDENTITY, **parts}
+
+
+def test_a_clear_improvement_is_said_in_a_sentence() -> None:
+    """The first line of the page answers the question."""
+    first = scores("a", {task: float(task % 4 == 0) for task in range(40)})
+    second = scores("b", {task: float(task % 2 == 0) for task in range(40)})
+
+    result = compare_two(first, second)
+
+    assert result["verdict"] == "better"
+    assert result["sentence"].startswith("B is better by 25.0 points, 95 % CI ")
+    assert result["sentence"].endswith("10 tasks flipped up, 0 down.")
+    assert (result["flips"]["up"], result["flips"]["down"], result["better"], result["worse"]) == (10, 0, 10, 0)
+
+
+def test_a_worse_run_is_worse_by_a_positive_amount() -> None:
+    """`worse by −25 points` would be read as better."""
+    first = scores("a", {task: float(task % 2 == 0) for task in range(40)})
+    second = scores("b", {task: float(task % 4 == 0) for task in range(40)})
+
+    sentence = compare_two(first, second)["sentence"]
+
+    assert sentence.startswith("B is worse by 25.0 points, 95 % CI ")
+    assert "−" not in sentence
+
+
+def test_a_difference_within_chance_is_not_called_better() -> None:
+    """Two tasks more of forty are noise."""
+    first = scores("a", {task: float(task < 20) for task in range(40)})
+    second = scores("b", {task: float(task < 19 or task in (30, 31)) for task in range(40)})
+
+    result = compare_two(first, second)
+
+    assert result["verdict"] == "no clear change"
+    assert result["sentence"].startswith("No clear difference: B − A is +2.5 points")
+
+
+def test_runs_without_a_common_task_are_not_compared() -> None:
+    """A mean over no task is no number."""
+    result = compare_two(scores("a", {1: 1.0}), scores("b", {2: 1.0}))
+
+    assert result["sentence"] == "Not comparable: no task is scored in both runs."
+    assert (result["tasks"], result["only_first"], result["only_second"], result["comparable"]) == (0, 1, 1, False)
+
+
+@pytest.mark.parametrize(
+    ("other", "kind", "words"),
+    [
+        (changed(rows="blake2b:2"), "data", "the input rows differ"),
+        (changed(servers={**IDENTITY["servers"], "math.math_server.tolerance": 0.2}), "verifier", "math.tolerance"),
+        (changed(code={**IDENTITY["code"], "resources_servers/math_server": "cc"}), "verifier", "its code changed"),
+    ],
+)
+def test_other_data_or_another_verifier_is_not_comparable(other: dict[str, Any], kind: str, words: str) -> None:
+    """The rewards measure different things, so their difference means nothing."""
+    rewards = {task: float(task % 2) for task in range(20)}
+
+    result = compare_two(scores("a", rewards, identity=IDENTITY), scores("b", rewards, identity=other))
+
+    assert not result["comparable"]
+    assert result["sentence"].startswith("Not comparable: ") and words in result["sentence"]
+    assert result["differences"][0]["kind"] == kind and result["differences"][0]["breaking"]
+
+
+@pytest.mark.parametrize(
+    ("other", "kind", "text"),
+    [
+        (changed(plan={"responses_create_params": {"temperature": 1.0}}), "sampling", "temperature: 0.7 → 1.0"),
+        (changed(plan={**IDENTITY["plan"], "prompt": {"user": "{q}"}}), "prompt", "the prompt differs"),
+        (
+            changed(servers={**IDENTITY["servers"], "policy_model.openai_model.model": "large"}),
+            "model",
+            "policy_model.model: small → large",
+        ),
+        (changed(code={**IDENTITY["code"], "nemo-gym": "2.0"}), "code", "nemo-gym: 1.0 → 2.0"),
+    ],
+)
+def test_what_may_be_the_question_is_listed_and_still_compared(other: dict[str, Any], kind: str, text: str) -> None:
+    """Users compare models, prompts and sampling on purpose; a forgotten second change must not stay hidden."""
+    (difference,) = run_differences(IDENTITY, other)
+
+    assert (difference.kind, difference.text, difference.is_breaking) == (kind, text, False)
+
+
+def test_an_unknown_identity_hides_no_comparison() -> None:
+    """Files of other tools have no identity."""
+    assert run_differences({}, IDENTITY) == []
+
+
+def test_subsets_are_corrected_for_their_number() -> None:
+    """Of twenty subsets one looks clear by chance."""
+    tasks = range(60)
+    groups = {"difficulty": {task: ("easy", "hard", "odd")[task % 3] for task in tasks}}
+    first = scores("a", dict.fromkeys(tasks, 0.0), subsets=groups)
+    second = scores("b", {task: float(task % 3 == 1) for task in tasks}, subsets=groups)
+
+    rows = {row["value"]: row for row in compare_two(first, second)["subsets"]}
+
+    assert rows["hard"]["verdict"] == "better" and rows["easy"]["verdict"] == "no clear change"
+    assert all(row["p_corrected"] >= row["p"] for row in rows.values())
+    assert rows["hard"]["tasks"] == 20 and rows["hard"]["means"] == [0.0, 1.0]
+
+
+def test_costs_are_relative_and_shares_in_points() -> None:
+    """From 1 % to 2 % failures is one point, not 100 %."""
+    first = scores("a", {0: 1.0}, facts={"dollars": 0.5, "failed": 0.01, "turns": 2.0})
+    second = scores("b", {0: 1.0}, facts={"dollars": 0.6, "failed": 0.02})
+
+    costs = {row["name"]: row for row in compare_two(first, second)["costs"]}
+
+    assert costs["dollars"]["change"] == pytest.approx(0.2)
+    assert costs["failed"]["change"] == pytest.approx(0.01)
+    assert "turns" not in costs, "a fact that one run lacks cannot be compared"
+
+
+def test_several_runs_are_compared_with_the_first() -> None:
+    """The more runs, the more likely one looks better by chance: p values are corrected."""
+    base = {task: float(task % 2) for task in range(60)}
+    better = {task: float(task % 2 or task % 4 == 0) for task in range(60)}
+
+    result = compare_many([scores("a", base), scores("b", better), scores("c", base)])
+
+    assert [row.get("verdict") for row in result["runs"]] == [None, "better", "no clear change"]
+    assert result["sentence"] == "Against A: B is better by 25.0 points; C shows no clear change."
+    assert result["runs"][1]["p_corrected"] >= result["runs"][1]["p"]
+
+
+def test_stored_records_give_the_same_scores() -> None:
+    """Other commands have records instead of an index; a failure is never a reward."""
+    records = [
+        {"_ng_task_index": 0, "_ng_rollout_index": 0, "reward": 1.0},
+        {"_ng_task_index": 0, "_ng_rollout_index": 1, "reward": 0.0},
+        {"_ng_task_index": 1, "_ng_rollout_index": 0, "_ng_failure_class": "timeout"},
+    ]
+
+    run = RunScores.from_records("a", records)
+
+    assert (dict(run.means), dict(run.counts)) == ({0: 0.5}, {0: 2})
+
+
+def test_many_different_means_are_drawn_on_a_grid() -> None:
+    """A million tasks must not become a million marks."""
+    first = scores("a", {task: task / 2000 for task in range(2000)})
+    second = scores("b", {task: ((task * 7) % 2000) / 2000 for task in range(2000)})
+
+    points = compare_two(first, second)["scatter"]
+
+    assert len(points) <= 21 * 21
+    assert sum(point["count"] for point in points) == 2000
