@@ -50,7 +50,7 @@ from nemo_gym.serve.endpoints import (
     plan_for,
     resolved_signature,
 )
-from nemo_gym.serve.run_budget import LimitedAnswer, RunBudget, current_run_budget, set_run_budget, with_usage
+from nemo_gym.serve.run_budget import LimitedAnswer, OpenBudgets, current_run_budget, set_run, with_usage
 from nemo_gym.server_utils import (
     BaseServer,
     SimpleServer,
@@ -213,23 +213,28 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         counts: Mapping[str, Any] = await get_response_json(reply)
         return counts
 
-    async def _run_within_budget(self, work: Awaitable[Any], budget: RunBudget) -> Any:
-        """Await a rollout and close its budget; return its answer with the usage of all calls.
+    async def _run_within_budget(self, work: Awaitable[Any], budgets: OpenBudgets) -> Any:
+        """Await a rollout and close its budget, if it has one; return its answer with the usage of all calls.
 
         A rollout that reached a limit has a `LimitedAnswer`, also if the agent raised an error because of it.
         """
         try:
             answer = await work
         except asyncio.CancelledError:
-            budget.close_later(self._fetch_counts)
+            for budget in budgets:
+                budget.close_later(self._fetch_counts)
             raise
         except Exception:
+            if not budgets:
+                raise
+            budget = budgets[0]
             counts = await budget.close(self._fetch_counts)
             if counts["reached_limit"] is None:
                 raise
             return budget.limited_answer(None, counts)
-        if not budget.is_open:
+        if not budgets or not budgets[0].is_open:
             return answer
+        budget = budgets[0]
         counts = await budget.close(self._fetch_counts)
         return with_usage(answer, counts) if counts["reached_limit"] is None else budget.limited_answer(answer, counts)
 
@@ -278,13 +283,14 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
                 call_timing.set_current_rollout(rollout_index_from_run_body(body))
             allowance = deadlines.current_allowance()
             timer = call_timing.PhaseTimer() if allowance is not None else None
-            log = reply_log.start_log() if allowance is not None else None
-            budget = RunBudget(body, allowance)
-            set_run_budget(budget)
+            log: reply_log.ReplyLog | None = None if allowance is None else [None]
+            reply_log.set_log(log)
+            budgets: OpenBudgets = []
+            set_run((body, allowance, budgets))
             work = call(*args, **kwargs)
             if rollout_id is not None:
                 work = self._run_captured(work, rollout_id)
-            work = self._run_within_budget(work, budget)
+            work = self._run_within_budget(work, budgets)
             if log is not None and allowance is not None and allowance.keep_replies:
                 work = self._run_cancellable(work, body, allowance.keep_replies, log)
             try:
@@ -292,7 +298,7 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
             except Exception as error:
                 if timer is not None and log is not None:
                     timer.add_to_error(error)
-                    response = await log.prefix_response(with_turns=True)
+                    response = await reply_log.prefix_response(log, with_turns=True)
                     reply_log.attach_response(error, response and timer.with_turn_seconds(response))
                 raise
             if timer is None:
@@ -337,7 +343,7 @@ async def _cancelled_answer(body: RunBody, log: reply_log.ReplyLog | None) -> Re
     for result in (REWARD_KEY, RESPONSE_KEY_NAME):  # a row may be the record of an earlier rollout
         fields.pop(result, None)
     answer = {**fields, NG_NO_PERSIST_KEY: True}
-    response = await log.prefix_response() if log is not None else None
+    response = await reply_log.prefix_response(log) if log is not None else None
     if response is not None:
         answer[RESPONSE_KEY_NAME] = response
     return Response(json_bytes(answer), media_type="application/json")

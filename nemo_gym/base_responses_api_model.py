@@ -54,6 +54,7 @@ from nemo_gym.openai_utils import (
 )
 from nemo_gym.rollout_correlation import RolloutContextMiddleware, current_rollout_id, current_token_capture
 from nemo_gym.serve.app import create_app
+from nemo_gym.serve.correlation import current_budget_text
 from nemo_gym.serve.endpoints import json_bytes, json_response
 from nemo_gym.serve.event_stream import Emit, stream_answer
 from nemo_gym.serve.failures import DeadlineMiddleware, FailureMiddleware
@@ -70,7 +71,7 @@ from nemo_gym.serve.model_routes import (
     add_model_routes,
 )
 from nemo_gym.serve.response_cache import ResponseCache
-from nemo_gym.serve.rollout_budgets import CLOSE_BUDGET_PATH, close_current_budget, count_call, current_budget
+from nemo_gym.serve.rollout_budgets import CLOSE_BUDGET_PATH, close_current_budget, count_call
 from nemo_gym.serve.validation_problems import shown_problems
 from nemo_gym.server_utils import BaseServer, SimpleServer
 from nemo_gym.token_id_capture.call import run_captured
@@ -251,10 +252,9 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
 
         With `emit`, a server whose endpoint streams reports the events of the answer before it returns the answer.
         """
-        budget = current_budget()
-        if budget is None:
+        if current_budget_text() is None:
             return await self._ask_model(method, request, body, emit)
-        return await count_call(budget, partial(self._ask_model, method, request, body, emit))
+        return await count_call(partial(self._ask_model, method, request, body, emit))
 
     async def _ask_model(
         self, method: ModelMethod, request: Request, body: dict[str, Any] | BaseModel, emit: Emit | None
@@ -263,7 +263,10 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
         capture = self._token_capture
         rollout_id = current_rollout_id() if capture is not None and current_token_capture() else None
         if capture is None or rollout_id is None:
-            return await method(request, method.validate(body), emit)
+            params = body if type(body) is method.params else method.validate(body)
+            if emit is not None or method.cache is not None:
+                return await method(request, params, emit)
+            return await (method.call(request, params) if method.takes_request else method.call(params))
 
         async def call_model(request_body: dict[str, Any] | BaseModel) -> Any:
             return await method(request, method.validate(request_body), emit)

@@ -22,6 +22,7 @@ from zlib import crc32
 import orjson
 
 from nemo_gym.errors import GymError
+from nemo_gym.keys import NG_FAILURE_DETAIL_KEY, NG_TERMINAL_KEY
 from nemo_gym.wire.call_reply import parse_lenient_json
 from nemo_gym.wire.stored_rollout import (
     REWARD_KEY,
@@ -349,10 +350,9 @@ def index_entry(key: RolloutKey, record: Row, end: int) -> Entry:
     """
     if key.task > HIGHEST_TASK or key.rollout > HIGHEST_ROLLOUT:
         raise ValueError(f"task and rollout may be {HIGHEST_TASK} and {HIGHEST_ROLLOUT} at most, not {key}")
-    stored = StoredRollout(record)
-    flags = _TERMINAL if stored.is_terminal else 0
-    if not stored.is_counted:
-        flags |= _NOT_COUNTED
+    stored, flags = StoredRollout(record), 0
+    if NG_FAILURE_DETAIL_KEY in record or NG_TERMINAL_KEY in record:
+        flags = (_TERMINAL if stored.is_terminal else 0) | (0 if stored.is_counted else _NOT_COUNTED)
     return Entry(key.task, key.rollout, flags, end, stored.total_tokens)
 
 

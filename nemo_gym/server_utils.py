@@ -223,8 +223,8 @@ class ServerClient(BaseModel):
         addresses = self._addresses()
         address = addresses[server_name]
         body = kwargs.get("json")
-        if addresses.needs_rollout_ids:
-            url_path = prefix_for_call(address.server_type, url_path, body) + url_path
+        prefix = prefix_for_call(address.server_type, url_path, body) if addresses.needs_rollout_ids else ""
+        url_path = prefix + url_path
         rollout, finished, start = call_timing.current_rollout(), call_timing.finished_calls(), call_timing.clock()
         if rollout is None and url_path == "/run" and body is not None:
             rollout = rollout_index_from_run_body(body)  # later the agent's request class may drop the index
@@ -232,8 +232,7 @@ class ServerClient(BaseModel):
             number = next(call_timing.call_numbers)
             call_timing.pending_calls[number] = (rollout, server_name, url_path)
         allowance = deadlines.current_allowance()
-        limit = None if allowance is None else allowance.call_limit(address.server_type, url_path)
-        seconds = None if limit is None else limit[0]
+        limit = deadlines.NO_LIMIT if allowance is None else allowance.call_limit(address.server_type, url_path)
         try:
             app = in_process.app_for_key(address.key)
             if app is not None and kwargs.keys() <= in_process.SUPPORTED_OPTIONS:
@@ -243,20 +242,23 @@ class ServerClient(BaseModel):
                     address.base_url,
                     url_path,
                     callee=server_name,
-                    limit=seconds,
+                    limit=limit[0],
                     rollout=rollout,
                     **kwargs,
                 )
             else:
                 if isinstance(body, BaseModel):
                     kwargs["json"] = body.model_dump(exclude_unset=True)
-                kwargs = {"callee": server_name, "safe_to_retry": address.is_stateless, **kwargs}
-                with deadlines.time_limit(seconds):
+                kwargs = {"callee": server_name, "safe_to_retry": address.is_model, **kwargs}
+                with deadlines.time_limit(limit[0]):
                     url = f"{address.base_url}{url_path}"
                     response = note_callee(await request(method=method, url=url, _internal=True, **kwargs), server_name)
             if getattr(response, "status", None) == 410:  # Gone; the response of a test may have no status
                 raise_for_lost_session(response, server_name)
-            return reply_log.keep_reply(address.server_type, body, response)
+            if address.is_model and (log := reply_log.current_log()) is not None:
+                log[0] = body
+                log.append(response)
+            return response
         except DeadlineExceeded as error:
             timeout = deadlines.as_call_timeout(error, start, limit)
             if timeout is None:

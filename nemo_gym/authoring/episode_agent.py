@@ -129,6 +129,8 @@ def verify_request(body: BaseRunRequest, response: NeMoGymResponse) -> "EpisodeV
 
 def episode_response(last: NeMoGymResponse, items: list[Any], usages: Sequence[Any]) -> NeMoGymResponse:
     """Build the response of a whole episode: all items, and the usage of all turns."""
+    if len(usages) == 1 and usages[0] is last.usage:
+        return last.model_copy(update={"output": items})
     usage = NeMoGymResponseUsage.sum_from_list(list(usages)) if any(usages) else None
     return replace_fields(last, output=items, usage=usage)
 

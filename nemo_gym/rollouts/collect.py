@@ -376,7 +376,8 @@ async def attempt(job: Job, send: Send, rules: AttemptRules, on_cancel: Iterable
         try:
             if gate is not None:
                 await gate.enter()
-            crashes = {name: one.crashes for name, one in rules.resend_gates.items()}
+            gates = rules.resend_gates  # nearly always empty
+            crashes = {name: one.crashes for name, one in gates.items()} if gates else {}
             start_time = time.monotonic()
             result = None
             rules.in_flight.begin(job)

@@ -17,7 +17,7 @@ class StopCondition:
     max_failures: int | None = None
     max_tokens: int | None = None
     tokens: int = 0
-    """Tokens used so far; a resumed run starts with those of earlier runs."""
+    """Tokens used so far, if they have a maximum; a resumed run starts with those of earlier runs."""
     max_cost: float | None = None
     prices: PriceTable | None = None
     cost: float = field(default=0.0, init=False)
@@ -37,9 +37,10 @@ class StopCondition:
         self._check_tokens()
 
     def add_attempt(self, outcome: Outcome) -> None:
-        """Add the tokens of an attempt, scored or not, to those used."""
-        self.tokens += StoredRollout(outcome.record).total_tokens
-        self._check_tokens()
+        """Add the tokens and the cost of an attempt, scored or not, to those used; without a maximum, do nothing."""
+        if self.max_tokens is not None:
+            self.tokens += StoredRollout(outcome.record).total_tokens
+            self._check_tokens()
         if self.max_cost is not None:
             self.add_costs([outcome.record])
 

@@ -29,9 +29,9 @@ class Address:
     host: str
     port: int
 
-    @property
-    def is_stateless(self) -> bool:
-        """True for model servers, which keep nothing between calls, so that a call may be sent again."""
+    @cached_property
+    def is_model(self) -> bool:
+        """True for model servers. They keep nothing between calls, so that a call may be sent again."""
         return self.server_type == "responses_api_models"
 
     @cached_property

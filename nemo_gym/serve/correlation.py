@@ -43,19 +43,12 @@ _token_capture: ContextVar[bool] = ContextVar("nemo_gym_token_capture", default=
 _budget: ContextVar[str | None] = ContextVar("nemo_gym_rollout_budget", default=None)
 
 
-def current_rollout_id() -> str | None:
-    """Return the rollout id of the request being served; None without one."""
-    return _rollout_id.get()
-
-
-def current_token_capture() -> bool:
-    """Return True if the token ids of the request being served are captured for training."""
-    return _token_capture.get()
-
-
-def current_budget_text() -> str | None:
-    """Return the budget in the path of the request being served, as text; None without one."""
-    return _budget.get()
+current_rollout_id = _rollout_id.get
+"""Return the rollout id of the request being served; None without one."""
+current_token_capture = _token_capture.get
+"""Return True if the token ids of the request being served are captured for training."""
+current_budget_text = _budget.get
+"""Return the budget in the path of the request being served, as text; None without one."""
 
 
 def is_model_endpoint(path: str) -> bool:

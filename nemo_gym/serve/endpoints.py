@@ -200,20 +200,25 @@ class BodyFields:
     model_classes: dict[str, type[BaseModel]]
     """Model class of each field whose annotation is a model class."""
     names: frozenset[str] | None
-    """Fields that the receiver declares; None if it also accepts other fields."""
+    """Fields that the receiver declares, and their aliases; None if it also accepts other fields."""
 
     @classmethod
     def of(cls, declared: FieldInfo) -> "BodyFields | None":
-        """Return the fields of a declared body; None unless it is a model without aliases that reads no raw input."""
+        """Return the fields of a declared body; None unless it is a model that reads no raw input.
+
+        A field with an alias is encoded, because senders write names; of aliases that are not texts, None is returned.
+        """
         model: Any = declared.annotation
         if not _is_model_class(declared) or _reads_raw_input(model):
             return None
         fields = model.model_fields
-        if any(field.alias or field.validation_alias for field in fields.values()):
+        aliases = [field.validation_alias for field in fields.values() if field.validation_alias is not None]
+        if not all(isinstance(alias, str) for alias in aliases):
             return None
-        model_classes = {name: field.annotation for name, field in fields.items() if _is_model_class(field)}
+        plain = {name: field for name, field in fields.items() if field.validation_alias is None}
+        model_classes = {name: field.annotation for name, field in plain.items() if _is_model_class(field)}
         ignores_extra = model.model_config.get("extra", "ignore") == "ignore"
-        return cls(model_classes, frozenset(fields) if ignores_extra else None)
+        return cls(model_classes, frozenset(map(str, [*fields, *aliases])) if ignores_extra else None)
 
     def extract(self, sender: BaseModel) -> dict[str, Any] | None:
         """Return the fields of `sender` as input for the receiver; None if the class of `sender` is not trusted."""
@@ -288,14 +293,9 @@ class EndpointPlan:
 
     def arguments(self, body: Any, request: Any, injected: Response | None) -> dict[str, Any]:
         """Return the keyword arguments for the handler; `body` must be validated."""
-        values: dict[str, Any] = {}
-        if self.body_name is not None:
-            values[self.body_name] = body
-        if self.request_name is not None:
-            values[self.request_name] = request
-        if self.response_name is not None:
-            values[self.response_name] = injected
-        return values
+        values: dict[str | None, Any] = {self.response_name: injected, self.request_name: request, self.body_name: body}
+        values.pop(None, None)  # the handler does not take all of them
+        return values  # type: ignore[return-value]
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve an HTTP request without FastAPI: read the body, call the endpoint and send its response."""

@@ -81,9 +81,7 @@ class ModelMethod:
         """Answer a request; with `emit`, live if the server can. A stored answer has no events."""
         if self.cache is not None:
             return await self.cache.answer(params, self.answer_class, partial(self._call, request, params, emit))
-        if emit is not None:
-            return await self._call(request, params, emit)
-        return await (self.call(request, params) if self.takes_request else self.call(params))
+        return await self._call(request, params, emit)
 
     async def _call(self, request: Request, params: BaseModel, emit: Emit | None) -> Any:
         if emit is not None and self.live is not None:

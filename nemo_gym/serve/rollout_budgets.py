@@ -167,12 +167,15 @@ async def settle_call(budget: Budget, usage: tuple[int, int] | None) -> None:
     await _count(budget, "settle", usage)
 
 
-async def count_call(budget: Budget, call: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
-    """Count a model call, make it, and count the tokens of its answer.
+async def count_call(call: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
+    """Count a model call for the budget in the path of the request, make it, and count the tokens of its answer.
 
     Raises:
-        HTTPException: 400, a limit of the rollout is reached; the call is not made.
+        HTTPException: 400, the budget is malformed or a limit of the rollout is reached; the call is not made.
     """
+    budget = current_budget()
+    if budget is None:
+        return await call()
     await admit_call(budget)
     usage = None
     try:

@@ -150,7 +150,20 @@ def with_usage(answer: Any, counts: Mapping[str, Any]) -> Any:
     return answer.model_copy(update={RESPONSE_KEY_NAME: updated})
 
 
-_run_budget: ContextVar[RunBudget | None] = ContextVar("nemo_gym_run_budget", default=None)
-current_run_budget = _run_budget.get
-"""Return the budget of the current `/run` request; None outside of one."""
-set_run_budget = _run_budget.set
+OpenBudgets = list[RunBudget]
+"""The budget of one `/run` request, once a program needs it."""
+
+_run: ContextVar[tuple[Any, Allowance | None, OpenBudgets] | None] = ContextVar("nemo_gym_run", default=None)
+set_run = _run.set
+"""Set the body of the current `/run` request, its allowance and the list for its budget."""
+
+
+def current_run_budget() -> RunBudget | None:
+    """Return the budget of the current `/run` request; None outside of one."""
+    run = _run.get()
+    if run is None:
+        return None
+    body, allowance, budgets = run
+    if not budgets:
+        budgets.append(RunBudget(body, allowance))
+    return budgets[0]

@@ -290,8 +290,9 @@ class VerifyTimeout(CallTimeout):
     setting = "verify_timeout_seconds"
 
 
-CallLimit = tuple[float, type[CallTimeout]]
-"""Timeout of one call in seconds, and the error class to raise when the call exceeds it."""
+CallLimit = tuple[float | None, type[CallTimeout]]
+"""Timeout of one call in seconds (None: no timeout), and the error class to raise when the call exceeds it."""
+NO_LIMIT: CallLimit = (None, CallTimeout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,32 +316,29 @@ class Allowance:
         limits = ((field.name, getattr(self, field.name)) for field in fields(self))
         return ";".join(f"{name}={value!r}" for name, value in limits if value is not None)
 
-    def call_limit(self, server_type: str, path: str) -> CallLimit | None:
-        """Return the model call timeout, verify timeout or tool call limit, whichever applies; None without a limit.
+    def call_limit(self, server_type: str, path: str) -> CallLimit:
+        """Return the model call timeout, verify timeout or tool call limit, whichever applies.
 
         The tool call limit applies to all calls to a resources server except `/verify`.
         """
-        error: type[CallTimeout]
         if server_type == "responses_api_models":
-            seconds, error = self.model_call_seconds, ModelCallTimeout
-        elif server_type != "resources_servers":
-            seconds, error = self.request_seconds, CallTimeout
-        elif path.endswith(VERIFY_PATH):
-            seconds, error = self.verify_seconds, VerifyTimeout
-        else:
-            seconds, error = self.tool_call_seconds, ToolCallTimeout
-        return None if seconds is None else (seconds, error)
+            return self.model_call_seconds, ModelCallTimeout
+        if server_type != "resources_servers":
+            return self.request_seconds, CallTimeout
+        if path.endswith(VERIFY_PATH):
+            return self.verify_seconds, VerifyTimeout
+        return self.tool_call_seconds, ToolCallTimeout
 
 
 current_allowance = _allowance.get
 """Return the allowance of the current rollout; None outside a rollout or if the collector sent no allowance."""
 
 
-def as_call_timeout(error: DeadlineExceeded, start: float, limit: CallLimit | None) -> CallTimeout | None:
+def as_call_timeout(error: DeadlineExceeded, start: float, limit: CallLimit) -> CallTimeout | None:
     """Return the error for a call, begun at `start`, that exceeded `limit`; None if an earlier deadline ended it."""
-    if limit is None or time.monotonic() - start < limit[0]:
-        return None
     allowance, (seconds, timeout_class) = _allowance.get(), limit
+    if seconds is None or time.monotonic() - start < seconds:
+        return None
     is_any_call = allowance is not None and seconds == allowance.request_seconds
     setting = CallTimeout.setting if is_any_call else timeout_class.setting
     return timeout_class(error.problem, where=error.where, fix=f"raise {setting}, or find out why it is slow")

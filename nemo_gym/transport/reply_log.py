@@ -8,14 +8,12 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel
 
-from nemo_gym.keys import MODELS, NG_TURNS_KEY, RESPONSE_KEY_NAME
+from nemo_gym.keys import NG_TURNS_KEY, RESPONSE_KEY_NAME
 from nemo_gym.transport.client_response import get_response_json
-
-ReplyT = TypeVar("ReplyT")
 
 ERROR_TEXT_KEY = "_ng_error"
 _RESPONSE_ATTRIBUTE = "nemo_gym_response"
@@ -23,38 +21,29 @@ READ_SECONDS = 0.25
 """Time for reading a reply whose body had not arrived when the rollout was cancelled."""
 
 
-class ReplyLog:
-    """The replies of the model calls of one rollout, and the last request, which repeats the tool outputs."""
+ReplyLog = list[Any]
+"""The last request to a model, which repeats the tool outputs, and the replies of all model calls of one rollout."""
 
-    __slots__ = ("_last_request", "_replies")
 
-    def __init__(self) -> None:
-        self._last_request: Any = None
-        self._replies: list[Any] = []
+async def prefix_response(log: ReplyLog, *, with_turns: bool = False) -> dict[str, Any] | None:
+    """Return the replies as one Responses object: all items, with the tool outputs the model has seen.
 
-    def add(self, request: Any, reply: Any) -> None:
-        """Add the reply of a model call."""
-        self._last_request = request
-        self._replies.append(reply)
-
-    async def prefix_response(self, *, with_turns: bool = False) -> dict[str, Any] | None:
-        """Return the replies as one Responses object: all items, with the tool outputs the model has seen.
-
-        With `with_turns`, it has the items and tokens of each turn under NG_TURNS_KEY, which is no field of a response.
-        None if no model call was answered. Replies of other dialects, failed replies and unreadable ones are left out.
-        """
-        responses = [response for reply in self._replies if (response := await _read_response(reply)) is not None]
-        if not responses:
-            return None
-        tool_outputs = _tool_outputs(self._last_request)
-        items: list[Any] = []
-        for response in responses:
-            items += response["output"]
-            call_ids = [item.get("call_id") for item in response["output"] if item.get("type") == "function_call"]
-            items += [tool_outputs[call_id] for call_id in call_ids if call_id in tool_outputs]
-        turns = {NG_TURNS_KEY: [_turn_counts(response) for response in responses]} if with_turns else {}
-        usage = _summed_usage(response.get("usage") for response in responses)
-        return {**responses[-1], "output": items, "usage": usage, **turns}
+    With `with_turns`, it has the items and tokens of each turn under NG_TURNS_KEY, which is no field of a response.
+    None if no model call was answered. Replies of other dialects, failed replies and unreadable ones are left out.
+    """
+    last_request, *replies = log
+    responses = [response for reply in replies if (response := await _read_response(reply)) is not None]
+    if not responses:
+        return None
+    tool_outputs = _tool_outputs(last_request)
+    items: list[Any] = []
+    for response in responses:
+        items += response["output"]
+        call_ids = [item.get("call_id") for item in response["output"] if item.get("type") == "function_call"]
+        items += [tool_outputs[call_id] for call_id in call_ids if call_id in tool_outputs]
+    turns = {NG_TURNS_KEY: [_turn_counts(response) for response in responses]} if with_turns else {}
+    usage = _summed_usage(response.get("usage") for response in responses)
+    return {**responses[-1], "output": items, "usage": usage, **turns}
 
 
 def attach_response(error: Exception, response: dict[str, Any] | None) -> None:
@@ -129,17 +118,7 @@ def _summed_usage(usages: Iterable[Any]) -> dict[str, Any] | None:
 
 _log: ContextVar[ReplyLog | None] = ContextVar("nemo_gym_reply_log", default=None)
 
-
-def start_log() -> ReplyLog:
-    """Start the log of the current rollout: `ServerClient` adds its model replies to it."""
-    log = ReplyLog()
-    _log.set(log)
-    return log
-
-
-def keep_reply(server_type: str, request: Any, reply: ReplyT) -> ReplyT:
-    """Add a reply to the log of the current rollout if it has a log and a model was called; return the reply."""
-    log = _log.get()
-    if log is not None and server_type == MODELS:
-        log.add(request, reply)
-    return reply
+set_log = _log.set
+"""Set the log of the current rollout, at first `[None]`: `ServerClient` adds its model calls to it."""
+current_log = _log.get
+"""Return the log of the current rollout; None without one."""

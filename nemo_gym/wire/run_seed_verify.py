@@ -5,7 +5,7 @@ finite is written as text in JSON ("NaN"), which reads back as the same float; t
 """
 
 from enum import Enum
-from typing import Any
+from operator import not_
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -27,19 +27,14 @@ class BaseVerifyRequest(BaseRunRequest):
     response: NeMoGymResponse
 
 
-def _is_unset(value: Any) -> bool:
-    """Leave a field out of dumps unless the sample is masked: most records have no use for it."""
-    return not value
-
-
 class BaseVerifyResponse(BaseVerifyRequest):
-    """The reward of a rollout. A masked sample has no valid reward and enters no mean."""
+    """The reward of a rollout. A masked sample has no valid reward and enters no mean; only its dumps say so."""
 
     reward: float
-    mask_sample: bool = Field(default=False, exclude_if=_is_unset)
-    failure_kind: str | None = Field(default=None, exclude_if=_is_unset)
+    mask_sample: bool = Field(default=False, exclude_if=not_)
+    failure_kind: str | None = Field(default=None, exclude_if=not_)
     """Why the sample is masked, in a word of `nemo_gym.failure_kinds` or `<server>:<kind>`."""
-    failure_reason: str | None = Field(default=None, exclude_if=_is_unset)
+    failure_reason: str | None = Field(default=None, exclude_if=not_)
 
 
 class BaseMultiRewardVerifyResponse(BaseVerifyResponse):

@@ -172,9 +172,11 @@ class StoredRollout:
         if type(usage) is not dict:
             return 0
         total = usage.get("total_tokens")
+        if type(total) is int and 0 < total < _MAX_TOKENS:
+            return total
         if total is None:
-            total = sum(_token_count(usage.get(name)) for name in ("input_tokens", "output_tokens"))
-        return total if type(total) is int and 0 < total < _MAX_TOKENS else _token_count(total)
+            return _token_count(sum(_token_count(usage.get(name)) for name in ("input_tokens", "output_tokens")))
+        return _token_count(total)
 
     @property
     def model(self) -> str:

@@ -321,8 +321,8 @@ def test_each_kind_of_call_has_its_time_and_its_name(server_type, path, kind, se
 
 def test_calls_to_agents_are_not_bounded_here():
     """A call limit on a whole episode would cut off long ones."""
-    assert ALLOWED.call_limit("responses_api_agents", "/run") is None
-    assert Allowance().call_limit("responses_api_models", "/v1/responses") is None
+    assert ALLOWED.call_limit("responses_api_agents", "/run")[0] is None
+    assert Allowance().call_limit("responses_api_models", "/v1/responses")[0] is None
 
 
 def test_a_rollout_that_ends_sooner_keeps_its_own_name():

@@ -3,7 +3,7 @@
 import orjson
 
 from nemo_gym.transport.client_response import LocalResponse
-from nemo_gym.transport.reply_log import ReplyLog
+from nemo_gym.transport.reply_log import ReplyLog, prefix_response
 from nemo_gym.wire.call_reply import Call, Reply
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
@@ -21,11 +21,11 @@ def response(*items, tokens=1):
 
 async def test_the_prefix_has_all_turns_and_the_tool_outputs_between_them():
     """The viewer and text-based trainers read the conversation; it must be complete up to the last answer."""
-    log = ReplyLog()
-    log.add({"input": "hi"}, response(CALL, tokens=3))
-    log.add({"input": [{"role": "user", "content": "hi"}, CALL, OUTPUT]}, response(MESSAGE, tokens=5))
+    log: ReplyLog = [None]
+    log[0] = {"input": [{"role": "user", "content": "hi"}, CALL, OUTPUT]}
+    log += [response(CALL, tokens=3), response(MESSAGE, tokens=5)]
 
-    prefix = await log.prefix_response()
+    prefix = await prefix_response(log)
 
     assert prefix is not None
     assert prefix["output"] == [CALL, OUTPUT, MESSAGE]
@@ -34,11 +34,12 @@ async def test_the_prefix_has_all_turns_and_the_tool_outputs_between_them():
 
 async def test_replies_that_are_no_responses_add_nothing():
     """A failed call, another dialect or garbage must not break the answer to a cancelled rollout."""
-    log = ReplyLog()
+    log: ReplyLog = [None]
     for body, status in (({"detail": "busy"}, 503), ({"choices": []}, 200), ("text", 200)):
-        log.add({}, reply(body, status))
-    log.add({}, LocalResponse(Call("POST", "http://127.0.0.1", "/"), Reply(200, b"not json")))
+        log.append(reply(body, status))
+    log.append(LocalResponse(Call("POST", "http://127.0.0.1", "/"), Reply(200, b"not json")))
 
-    assert await log.prefix_response() is None
-    log.add("no mapping", response(MESSAGE))
-    assert (await log.prefix_response())["output"] == [MESSAGE]
+    assert await prefix_response(log) is None
+    log[0] = "no mapping"
+    log.append(response(MESSAGE))
+    assert (await prefix_response(log))["output"] == [MESSAGE]
