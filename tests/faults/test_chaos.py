@@ -23,6 +23,7 @@ def answer(scene):
 
 
 def test_a_scenario_is_repeated_by_its_seed_and_summarised_in_a_table() -> None:
+    """A broken promise can be repeated, and the time per run tells how long ten thousand runs take."""
     command = [sys.executable, "-m", "chaos", "--runs", "1", "--seed", "3", "stateful"]
     chaos = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
 
