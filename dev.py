@@ -435,7 +435,7 @@ def perf() -> int:
 
 
 def chaos() -> int:
-    """Kill, stop and starve 200 evaluations and check that no rollout is lost, duplicated or falsely scored."""
+    """Disturb 1,000 evaluations per scenario and check that no rollout is lost, duplicated or falsely scored."""
     return run(environment(".venv", ["dev"]), "-m", "chaos", check=False)
 
 

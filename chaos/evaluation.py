@@ -2,13 +2,9 @@
 
 import json
 import os
-import signal
 import subprocess
-import sys
-import threading
 import time
 import urllib.request
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,20 +13,15 @@ from typing import Any
 
 import yaml
 
-from nemo_gym.processes import adopt_orphans, child_pids, start_ticks
+from chaos.commands import ROOT, Command, command_host
 from nemo_gym.serve.run_registry import live_runs
 
-ROOT = Path(__file__).resolve().parents[1]
-MARK = "CHAOS_MARK"
 TASKS, REPEATS = 12, 3
 MAX_RUN_SECONDS = 120.0
 """A run that takes longer counts as hanging."""
 MAX_START_SECONDS = 30.0
+PRINTED = "printed.json"
 AGENT = "arithmetic_simple_agent"
-
-_lock = threading.Lock()
-_started: set[int] = set()
-"""The commands that this process has started, of all evaluations."""
 
 RolloutId = tuple[int, int]
 """Task index and rollout index."""
@@ -49,20 +40,16 @@ def scripted_model() -> dict[str, Any]:
 
 @dataclass
 class Evaluation:
-    """One evaluation in a separate folder.
-
-    An environment variable marks its processes. Those without the variable, such as boxes, are found when they have
-    lost their parent: this process adopts them.
-    """
+    """One evaluation in a separate folder."""
 
     folder: Path
     model: dict[str, Any] = field(default_factory=scripted_model)
     overrides: list[str] = field(default_factory=list)
     tasks: int = TASKS
     repeats: int = REPEATS
-    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
-    earlier_children: set[int] = field(default_factory=lambda: set(child_pids(os.getpid())))
-    """Children of this process from before the evaluation, such as the boxes of another test."""
+    cells: int = 2
+    command: Command | None = field(default=None, init=False)
+    """The command that was started last."""
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True)
@@ -91,50 +78,40 @@ class Evaluation:
         return {(task, repeat) for task in range(self.tasks) for repeat in range(self.repeats)}
 
     @contextmanager
-    def running(self, *extra: str) -> Iterator["subprocess.Popen[str]"]:
+    def running(self, *extra: str) -> Iterator[Command]:
         """Start `gym eval run` in a new session; kill all of its processes when the block ends."""
-        command = [
-            sys.executable, "-m", "nemo_gym.cli.main", "eval", "run", "--config", str(self.folder / "config.yaml"),
+        words = [
+            "eval", "run", "--config", str(self.folder / "config.yaml"),
             "--input", str(self.folder / "rows.jsonl"), "--agent", AGENT, "--output", str(self.output),
             "--num-repeats", str(self.repeats), "--concurrency", "6", "--json",
-            "+num_repeats_add_seed=true", "+num_cells=2", *self.overrides, *extra,
+            "+num_repeats_add_seed=true", f"+num_cells={self.cells}", *self.overrides, *extra,
         ]  # fmt: skip
-        env = {**os.environ, MARK: self.mark, "PYTHONPATH": str(ROOT)}
-        with (self.folder / "log.txt").open("a", encoding="utf-8") as log:
-            adopt_orphans()
-            with _lock:
-                process = subprocess.Popen(
-                    command, cwd=self.folder, env=env, stdout=subprocess.PIPE, stderr=log, text=True,
-                    start_new_session=True,
-                )  # fmt: skip
-                _started.add(process.pid)
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        with (self.folder / PRINTED).open("w") as printed, (self.folder / "log.txt").open("a") as log:
+            self.command = command_host().start(words, self.folder, env, printed.fileno(), log.fileno())
         try:
-            yield process
+            yield self.command
         finally:
-            for pid in self.processes():
-                send_signal(pid, signal.SIGKILL)
-            process.communicate()
+            self.command.close()
 
     def run(self, *extra: str) -> tuple[int, dict[str, Any]]:
         """Run to the end; return the exit status and the printed JSON object."""
         with self.running(*extra) as process:
             return self.finish(process)
 
-    def finish(self, process: "subprocess.Popen[str]") -> tuple[int, dict[str, Any]]:
+    def finish(self, process: Command) -> tuple[int, dict[str, Any]]:
         """Wait for the end of the run; fail if it hangs or leaves a process behind."""
         try:
-            printed, _ = process.communicate(timeout=MAX_RUN_SECONDS)
+            status = process.wait(MAX_RUN_SECONDS)
         except subprocess.TimeoutExpired:
             raise BrokenPromise(f"the run had not ended after {MAX_RUN_SECONDS:g} s") from None
         self.check_no_process_is_left()
-        return process.returncode, json.loads(printed) if printed.strip() else {}
+        printed = (self.folder / PRINTED).read_text(encoding="utf-8")
+        return status, json.loads(printed) if printed.strip() else {}
 
     def processes(self) -> list[int]:
-        """Return the ids of the live processes of this evaluation, and of processes that any evaluation left."""
-        entry = f"{MARK}={self.mark}".encode()
-        orphans = [pid for pid in _orphans() if pid not in self.earlier_children]
-        of_no_evaluation = [pid for pid in orphans if f"{MARK}=".encode() not in _environment(pid)]
-        return [*(pid for pid in _pids() if entry in _environment(pid)), *of_no_evaluation]
+        """Return the ids of the live processes that the last command is or has started, in whatever session."""
+        return self.command.processes() if self.command else []
 
     def check_no_process_is_left(self) -> None:
         """Fail if a process of the run is still alive after 20 seconds."""
@@ -201,13 +178,13 @@ def send_signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def wait_until(moment: float, process: "subprocess.Popen[str]") -> None:
+def wait_until(moment: float, process: Command) -> None:
     """Wait until the moment or the end of the run, whichever comes first."""
     while process.poll() is None and time.monotonic() < moment:
         time.sleep(0.005)
 
 
-def server_pids(process: "subprocess.Popen[str]", job: Evaluation) -> dict[str, int]:
+def server_pids(process: Command, job: Evaluation) -> dict[str, int]:
     """Return the process id of every server of a run, once the servers are up."""
 
     def head_ports() -> list[int]:
@@ -222,32 +199,8 @@ def server_pids(process: "subprocess.Popen[str]", job: Evaluation) -> dict[str, 
         raise BrokenPromise(f"the run ended before it could be disturbed ({error}):\n{job.log_tail()}") from error
 
 
-def _orphans() -> list[int]:
-    """Return the live processes that this process has adopted: children that it has not started, in other sessions."""
-    with _lock:
-        children = [pid for pid in child_pids(os.getpid()) if pid not in _started and start_ticks(pid)]
-    orphans = []
-    for pid in children:
-        with suppress(ProcessLookupError):
-            orphans += [pid] if os.getsid(pid) != os.getsid(0) else []
-    return orphans
-
-
-def _pids() -> list[int]:
-    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
-
-
 def _command(pid: int) -> str:
     """Return the start of the command line of a process; empty if it has ended."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:300]
     return ""
-
-
-def _environment(pid: int) -> bytes:
-    try:
-        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
-            return b""
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""

@@ -27,9 +27,10 @@ def crash_at_most_rows(folder: Path, seed: int) -> str:
         chance.choice(("cell", "process")),
         chance.choice((2, 72)),
     )
-    faults = dict.fromkeys(chance.sample(range(12), 8), fault)
+    tasks = chance.choice((6, 6, 6, 12))
+    faults = dict.fromkeys(chance.sample(range(tasks), tasks * 2 // 3), fault)
     job = FaultyEvaluation(
-        folder, faults, tasks=12,
+        folder, faults, tasks=tasks,
         overrides=[f"+faulty.resources_servers.faulty.hosting={hosting}", f"--concurrency={concurrency}",
                    "--max-attempts=1"],
     )  # fmt: skip
@@ -44,7 +45,7 @@ def crash_at_most_rows(folder: Path, seed: int) -> str:
 def crash_at_start(folder: Path) -> str:
     """Let a row break the server so that it cannot be restarted; then repair it and resume."""
     job = FaultyEvaluation(
-        folder, {0: "break"}, tasks=12,
+        folder, {0: "break"}, tasks=6,
         overrides=["+faulty.resources_servers.faulty.hosting=process", "--concurrency=2", "--max-attempts=1"],
     )  # fmt: skip
     begin = time.monotonic()

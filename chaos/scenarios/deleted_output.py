@@ -42,7 +42,7 @@ def run_seed(folder: Path, seed: int) -> str:
     baseline = undisturbed_run()
     chance = random.Random(seed)
     disturb = DISTURBANCES[seed % len(DISTURBANCES)]
-    job = Evaluation(folder)
+    job = Evaluation(folder, cells=1)
     count = chance.randint(1, len(job.rollout_ids()) - 12)  # the run must not end before the disturbance
     with job.running() as process:
         wait_for(lambda: process.poll() is not None or stored_count(job) >= count, "storing results", 60.0)

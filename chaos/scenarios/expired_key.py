@@ -38,7 +38,7 @@ def run_seed(folder: Path, seed: int) -> str:
     endpoint.refusal = status, json.dumps({"error": error}).encode()
     with serving(endpoint) as url:
         model = {"entrypoint": "app.py", "openai_base_url": url, "openai_api_key": "x", "openai_model": "chaos"}
-        job = Evaluation(folder, model={"responses_api_models": {"openai_model": model}})
+        job = Evaluation(folder, model={"responses_api_models": {"openai_model": model}}, cells=1)
         endpoint.accepted_calls = chance.randrange(len(job.rollout_ids()) - CONCURRENCY)
         run_refused(job, endpoint)
         accepted = endpoint.accepted_calls

@@ -6,16 +6,17 @@ line or stray file may be left.
 
 import random
 import signal
-import subprocess
 import tempfile
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from chaos.commands import Command
 from chaos.evaluation import BrokenPromise, Evaluation, RolloutId, send_signal, server_pids, wait_until
 
 COLLECTOR, CELL, SERVER = "collector", "cell", "server"
+MAX_EXIT_SECONDS = 10.0
 VICTIMS = (COLLECTOR, CELL, SERVER)
 
 _lock = threading.Lock()
@@ -68,14 +69,12 @@ def run_seed(folder: Path, seed: int) -> str:
     return f"killed the {victim}; {stored} rollouts were stored before the last resume"
 
 
-def kill_victim(
-    job: Evaluation, process: "subprocess.Popen[str]", victim: str, chance: random.Random, usual_seconds: float
-) -> None:
+def kill_victim(job: Evaluation, process: Command, victim: str, chance: random.Random, usual_seconds: float) -> None:
     """Kill the victim at a random moment; a run whose collector survives must end without help."""
     if victim == COLLECTOR:
         wait_until(time.monotonic() + chance.uniform(0.0, usual_seconds), process)
         send_signal(process.pid, signal.SIGKILL)
-        process.wait()
+        process.wait(MAX_EXIT_SECONDS)
         job.check_no_process_is_left()
         return
     pids = server_pids(process, job)

@@ -11,12 +11,12 @@ def run_seed(folder: Path, seed: int) -> str:
     """Crash or block cells with three or four different rows of one server."""
     chance = random.Random(seed)
     faults = {task: chance.choice((*CRASHES, *CRASHES, *BLOCKS)) for task in range(chance.choice((2, 3)))}
-    cells = chance.choice((1, 2))
+    cells, attempts = chance.choice((1, 2)), chance.choice((1, 1, 2))
     job = FaultyEvaluation(
         folder,
         faults,
         tasks=6,
-        overrides=["+blocked_cell_timeout_seconds=2", f"++num_cells={cells}", "--max-attempts=2"],
+        overrides=["+blocked_cell_timeout_seconds=2", f"++num_cells={cells}", f"--max-attempts={attempts}"],
     )
     status, _ = job.run()
     if status != 1:

@@ -12,8 +12,8 @@ def run_seed(folder: Path, seed: int) -> str:
     chance = random.Random(seed)
     fault = BLOCKS[seed % len(BLOCKS)]
     faults = dict.fromkeys(chance.sample(range(4), chance.choice((1, 2))), fault)
-    cells = chance.choice((1, 2))
-    overrides = ["+blocked_cell_timeout_seconds=2", f"++num_cells={cells}", "--max-attempts=2"]
+    cells, attempts = chance.choice((1, 2)), chance.choice((1, 1, 2))
+    overrides = ["+blocked_cell_timeout_seconds=2", f"++num_cells={cells}", f"--max-attempts={attempts}"]
     job = FaultyEvaluation(folder, faults, overrides=overrides)
     status, _ = job.run()
     if status != 1:

@@ -327,6 +327,8 @@ def _check_reply_message(message: Any) -> Any:
         message = dump_object(message)
     if isinstance(message, Mapping):
         check_token_fields(message)
+        if "role" in message and message["role"] is None:
+            message = {**message, "role": "assistant"}  # some endpoints leave it empty: only the model writes replies
     return message
 
 

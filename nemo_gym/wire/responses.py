@@ -321,8 +321,11 @@ def check_output_item(item: Any) -> Any:
     """Check an item of `output`, which must have a type, and return it as an object or dictionary."""
     item = _as_item(item)
     if type(item) is dict:
-        if item.get("type") is None:
+        item_type = item.get("type")
+        if item_type is None:
             raise PydanticCustomError("missing_item_type", "Each output item must have `type`")
+        if item_type == "message" and item.get("role") is None:
+            item = {**item, "role": "assistant"}  # some endpoints leave it empty: only the model writes the output
         _check_item(item, _OUTPUT_TYPES)
     return item
 

@@ -94,6 +94,15 @@ def test_a_completion_keeps_every_field_of_the_server():
     assert completion.choices[0].message.tool_calls[0].function.name == "add"
 
 
+def test_a_reply_without_a_role_is_the_models():
+    """Some endpoints leave the role empty; every answer of theirs was an invalid one, which ended the run."""
+    choice = {**COMPLETION["choices"][0], "message": {"role": None, "content": "7"}}
+
+    completion = NeMoGymChatCompletion.model_validate({**COMPLETION, "choices": [choice]})
+
+    assert (completion.choices[0].message.role, completion.choices[0].message.content) == ("assistant", "7")
+
+
 def test_a_completion_is_built_by_keyword():
     """Model servers and their tests build these by hand."""
     call = NeMoGymChatCompletionMessageToolCall(id="c", function=NeMoGymFunction(name="f", arguments="{}"))

@@ -106,6 +106,17 @@ def test_output_text_joins_the_texts_of_the_model_only():
     assert NeMoGymResponse(**REQUIRED).output_text == ""
 
 
+@pytest.mark.parametrize("role", [{}, {"role": None}])
+@pytest.mark.parametrize("content", ["7", [{"type": "output_text", "text": "7", "annotations": []}]])
+def test_a_message_of_the_output_without_a_role_is_the_models(role, content):
+    """Some endpoints leave the role empty; every answer of theirs was an invalid one, which ended the run."""
+    item = {"type": "message", "id": "m", "status": "completed", "content": content, **role}
+
+    response = NeMoGymResponse.model_validate({**REQUIRED, "output": [item]})
+
+    assert (response.output[0].role, response.output_text) == ("assistant", "7")
+
+
 def test_a_copy_can_replace_the_output_without_touching_the_original():
     """Agents return the last model response with all items of the episode."""
     first = NeMoGymResponse(**{**REQUIRED, "output": [message("a")]})
