@@ -58,7 +58,7 @@ from nemo_gym.serve.correlation import current_budget_text
 from nemo_gym.serve.endpoints import json_bytes, json_response
 from nemo_gym.serve.event_stream import Emit, stream_answer
 from nemo_gym.serve.failures import DeadlineMiddleware, FailureMiddleware
-from nemo_gym.serve.model_errors import api_error, dialect_of_path
+from nemo_gym.serve.model_errors import api_error, check_not_failed, dialect_of_path
 from nemo_gym.serve.model_methods import ModelMethod
 from nemo_gym.serve.model_routes import (
     COUNT_TOKENS_PATH,
@@ -69,6 +69,7 @@ from nemo_gym.serve.model_routes import (
     StreamForm,
     add_gemini_routes,
     add_model_routes,
+    as_refusals,
 )
 from nemo_gym.serve.response_cache import ResponseCache
 from nemo_gym.serve.rollout_budgets import CLOSE_BUDGET_PATH, close_current_budget, count_call
@@ -288,6 +289,8 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
         answer = await self._ask(method, request, accepted)
         if names and not isinstance(answer, Response):
             return _as_json(split_response(_as_data(answer), names))
+        if isinstance(answer, NeMoGymResponse):
+            return with_numeric_usage(answer)
         return answer if isinstance(answer, BaseModel) else _as_json(answer)
 
     async def _answer_chat(self, method: ModelMethod, request: Request, body: dict[str, Any]) -> Response:
@@ -315,13 +318,17 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
         answer = await self._ask(method, request, accepted)
         if isinstance(answer, Response):
             return answer
-        return _as_json(responses_anthropic.message_from_response(to_dict(answer), model=model, new_id=new_id))
+        data = to_dict(answer)
+        check_not_failed(data, self.config.name)
+        return _as_json(responses_anthropic.message_from_response(data, model=model, new_id=new_id))
 
     async def _answer_gemini(
         self, method: ModelMethod, request: Request, body: dict[str, Any], model: str, stream: StreamForm | None
     ) -> Response:
         """Answer a Gemini request through `responses`, as JSON, as a stream or as a JSON array of its chunks."""
-        accepted = self._accept_converted(method, *accepted_gemini_request(body, model=model, new_id=new_id))
+        with as_refusals():
+            converted = accepted_gemini_request(body, model=model, new_id=new_id)
+        accepted = self._accept_converted(method, *converted)
         include_thoughts = wants_thoughts(body)
         if stream == "events":
             encoder = GeminiStreamEncoder(model, include_thoughts=include_thoughts)
@@ -329,8 +336,10 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
         answer = await self._ask(method, request, accepted)
         if isinstance(answer, Response):
             return answer
+        data = _as_data(answer)
+        check_not_failed(data, self.config.name)
         convert = gemini_chunks if stream == "array" else gemini_from_response
-        return _as_json(convert(_as_data(answer), model=model, include_thoughts=include_thoughts))
+        return _as_json(convert(data, model=model, include_thoughts=include_thoughts))
 
     async def _count_tokens(
         self, method: ModelMethod, request: Request, params: dict[str, Any], dropped: list[str]
@@ -384,7 +393,12 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
 
         async def produce(emit: Emit) -> dict[str, Any] | Response:
             answer = await self._ask(method, request, accepted, emit)
-            return answer if isinstance(answer, Response) else _as_data(answer)
+            if isinstance(answer, Response):
+                return answer
+            data = _as_data(answer)
+            if not isinstance(encoder, ResponsesEncoder):
+                check_not_failed(data, self.config.name)
+            return data
 
         return await stream_answer(produce, encoder, self._describe_late_failure)
 
@@ -421,7 +435,7 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
         """Answer a request that this server refuses, in the form of its dialect and in that of FastAPI (`detail`)."""
         described = api_error(error, self._redact)
         dialect = dialect_of_path(request.url.path) or "chat"
-        if dialect == "messages" and described.status == 422:
+        if dialect in ("messages", "gemini") and described.status == 422:
             described = replace(described, status=400)
         body = described.body(dialect)
         if isinstance(error, RequestValidationError):

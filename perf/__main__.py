@@ -28,6 +28,7 @@ from perf import (
     sandbox,
     sessions,
     startup,
+    streams,
     validate,
     view,
 )
@@ -206,6 +207,14 @@ def session_figures(short: bool) -> list[Figure]:
     ]
 
 
+def stream_figures(short: bool) -> list[Figure]:
+    results = streams.measure(30 if short else streams.STREAMS)
+    return [
+        Figure(f"first byte: {name} (median {row['median_ms']:.1f} ms)", row["best_ms"], streams.MAX_MS, "ms")
+        for name, row in results.items()
+    ]
+
+
 def view_figures(short: bool) -> list[Figure]:
     results = view.measure(20_000 if short else view.MANY)
     many = f"{results['rollouts']:,} rollouts"
@@ -228,6 +237,7 @@ GROUPS: dict[str, Callable[[bool], list[Figure]]] = {
     "rollouts": rollout_figures,
     "inflight": inflight_figures,
     "sessions": session_figures,
+    "streams": stream_figures,
     "grading": grading_figures,
     "sandbox": sandbox_figures,
     "collate": collate_figures,

@@ -1,6 +1,8 @@
 """The tool that runs real agent programs: pins, turns and table. The programs run in `python3 dev.py clients`."""
 
 import json
+import os
+import py_compile
 import re
 from pathlib import Path
 
@@ -62,6 +64,18 @@ def test_only_a_fixed_workspace_is_solved(tmp_path: Path) -> None:
 
     assert not is_solved(tmp_path / "w")
     (tmp_path / "w/calc.py").write_text("def add(a, b):\n    return a + b\n")
+    assert is_solved(tmp_path / "w")
+
+
+def test_byte_code_that_a_program_left_does_not_hide_its_fix(tmp_path: Path) -> None:
+    """A program that runs the test before its fix leaves byte code of the wrong file, of the same size and second."""
+    create_workspace(tmp_path / "w")
+    wrong = tmp_path / "w/calc.py"
+    py_compile.compile(str(wrong), invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP)
+    times = wrong.stat()
+    wrong.write_text(wrong.read_text().replace("a - b", "a + b"))
+    os.utime(wrong, ns=(times.st_atime_ns, times.st_mtime_ns))
+
     assert is_solved(tmp_path / "w")
 
 

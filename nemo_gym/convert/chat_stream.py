@@ -159,6 +159,8 @@ def _add_to_choice(choices: dict[int, Json], part: Json, path: str) -> None:
         elif key in _TOKEN_LISTS and isinstance(value, list):
             choice[key] = choice[key] if isinstance(choice.get(key), list) else []
             choice[key].extend(value)
+        elif key == "finish_reason":
+            choice[key] = value or choice[key]  # some endpoints send an empty reason until the end
         elif key not in ("delta", "logprobs", "index", "message") and value is not None:
             choice[key] = value
 

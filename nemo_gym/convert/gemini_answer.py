@@ -9,7 +9,7 @@ from typing import Any
 
 from nemo_gym.convert import sse
 from nemo_gym.convert.anthropic_blocks import UNPARSED_ARGUMENTS
-from nemo_gym.convert.chat_conversation import item_kind, reasoning_texts
+from nemo_gym.convert.chat_conversation import DROPPED_ITEMS, item_kind, reasoning_texts
 from nemo_gym.convert.error_bodies import ApiError
 from nemo_gym.convert.gemini_request import GEMINI, encode_signature
 from nemo_gym.convert.json_access import (
@@ -46,6 +46,8 @@ def item_parts(item: Json, path: str, *, include_thoughts: bool) -> list[Json]:
         return [{"functionCall": _function_call(item, path)}]
     if kind == "reasoning":
         return _thought_parts(item, path) if include_thoughts else []
+    if kind in DROPPED_ITEMS:
+        return []  # of a tool that ran at the provider
     if kind != "message":
         raise inexpressible(kind, GEMINI, path)
     content = item.get("content")
@@ -100,12 +102,16 @@ class GeminiEncoder:
         elif kind == "response.reasoning_summary_part.added" and event.get("summary_index") and self._include_thoughts:
             yield self._part({"text": "\n", "thought": True})
         elif kind == "response.output_item.done":
-            item = event["item"]
-            if item.get("type") == "function_call":
-                yield from map(self._part, item_parts(item, "item", include_thoughts=False))
-            elif item.get("type") == "reasoning" and item.get("encrypted_content") and self._include_thoughts:
-                signature = encode_signature(text_at(item, "encrypted_content", "item"))
-                yield self._part({"text": "", "thought": True, "thoughtSignature": signature})
+            yield from map(self._part, self._closing_parts(event["item"]))
+
+    def _closing_parts(self, item: Json) -> list[Json]:
+        """Return the parts for the end of an item: a call, or the ciphertext of reasoning; texts were sent before."""
+        if item.get("type") == "reasoning":
+            if not item.get("encrypted_content") or not self._include_thoughts:
+                return []
+            signature = encode_signature(text_at(item, "encrypted_content", "item"))
+            return [{"text": "", "thought": True, "thoughtSignature": signature}]
+        return [] if item.get("type") == "message" else item_parts(item, "item", include_thoughts=False)
 
     def finish(self, response: Json) -> Iterator[Json]:
         """Yield the last chunk; `response` is the whole answer."""

@@ -17,7 +17,7 @@ from nemo_gym.convert.anthropic_blocks import (
     user_blocks,
 )
 from nemo_gym.convert.anthropic_tools import function_of_typed_tool
-from nemo_gym.convert.chat_conversation import item_kind
+from nemo_gym.convert.chat_conversation import DROPPED_ITEMS, item_kind
 from nemo_gym.convert.json_access import (
     MESSAGES,
     RESPONSES,
@@ -87,6 +87,8 @@ def message_from_response(response: Json, *, model: str, new_id: NewId) -> Json:
         kind = item_kind(item, path)
         if kind == "message" and item.get("role", "assistant") != "assistant":
             raise inexpressible(item["role"], f"{MESSAGES} as the role of a model", path)
+        if kind in DROPPED_ITEMS:
+            continue  # of a tool that ran at the provider
         content += [_as_thinking(block) for block in assistant_blocks(item, kind, path)]
         parts = item.get("content") if kind == "message" else None
         has_refusal |= isinstance(parts, list) and any(part["type"] == "refusal" for part in parts)

@@ -8,6 +8,7 @@ import orjson
 
 from nemo_gym.convert.json_access import Json, expect_dict
 from nemo_gym.errors import ConversionError
+from nemo_gym.wire.call_reply import replace_surrogates
 
 DONE = b"data: [DONE]\n\n"
 
@@ -45,9 +46,10 @@ def decode(stream: bytes) -> Iterator[Json]:
 
 
 class StreamDecoder:
-    """Decodes a stream that arrives in pieces."""
+    """Decodes a stream that arrives in pieces. `replaces_surrogates` puts U+FFFD in place of lone surrogates."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, replaces_surrogates: bool = False) -> None:
+        self._replaces_surrogates = replaces_surrogates
         self._rest = b""
         self._data: list[bytes] = []
         self._number = 0
@@ -66,7 +68,7 @@ class StreamDecoder:
             elif not line and self._data:
                 payload, self._data = b"\n".join(self._data), []
                 if payload.strip() != b"[DONE]":
-                    yield _parse_payload(payload, f"event {self._number}")
+                    yield _parse_payload(payload, f"event {self._number}", self._replaces_surrogates)
                 self._number += 1
 
     def check_end(self) -> None:
@@ -75,11 +77,13 @@ class StreamDecoder:
             raise ConversionError("the stream ends inside an event", where=f"event {self._number}")
 
 
-def _parse_payload(payload: bytes, path: str) -> Json:
+def _parse_payload(payload: bytes, path: str, replaces_surrogates: bool) -> Json:
     try:
         value = orjson.loads(payload)
     except orjson.JSONDecodeError:
         value = _slow_loads(payload, path)
+        if replaces_surrogates:
+            value = json.loads(replace_surrogates(json.dumps(value, ensure_ascii=False)))
     return expect_dict(value, path)
 
 

@@ -39,10 +39,10 @@ def listen(name: str, host: str, port: int) -> socket.socket:
         ConfigError: the host is unknown, or this machine does not have the address.
     """
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (socket.gaierror, OverflowError) as error:
         raise ConfigError(f"cannot listen on {host}:{port}: {error}", where=name, fix="correct 'host'") from error
-    listener = socket.socket(family, kind)
+    listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)

@@ -1,5 +1,6 @@
 """Helpers of model servers in front of a chat engine (vLLM, llama.cpp, a trainer's engine): settings and replies."""
 
+import re
 from collections.abc import Mapping
 from time import time
 from typing import Any
@@ -17,7 +18,9 @@ Json = dict[str, Any]
 IN_METADATA = ("extra_body", "chat_template_kwargs")
 """Keys of a request's metadata that hold settings as JSON text, because the Responses API has no field for them."""
 
-_TOO_LONG = (b"context length", b"max_tokens", b"maximum model length")
+_TOO_LONG = (b"context length", b"maximum model length", b"context_length_exceeded")
+_NO_ROOM = re.compile(rb"max_tokens must be at least 1, got -")
+"""What vLLM answers if it computes the length of the reply itself; a positive length comes from the request."""
 
 
 def settings_in_metadata(metadata: Mapping[str, str]) -> tuple[Json, Json, Json]:
@@ -42,7 +45,9 @@ def settings_in_metadata(metadata: Mapping[str, str]) -> tuple[Json, Json, Json]
 def is_too_long(refusal: ClientResponseError) -> bool:
     """Return whether the endpoint refused because prompt and reply do not fit into the model's context."""
     text = getattr(refusal, "response_content", b"")
-    return refusal.status == 400 and isinstance(text, bytes) and any(words in text.lower() for words in _TOO_LONG)
+    if refusal.status != 400 or not isinstance(text, bytes):
+        return False
+    return any(words in text.lower() for words in _TOO_LONG) or _NO_ROOM.search(text) is not None
 
 
 def empty_completion(model: str) -> Json:

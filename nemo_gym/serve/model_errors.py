@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from nemo_gym.convert.error_bodies import ApiError, Dialect
-from nemo_gym.errors import DeadlineExceeded, GymError, SessionLost, UnsupportedRequest
+from nemo_gym.errors import DeadlineExceeded, GymError, ModelFailed, SessionLost, UnsupportedRequest
+from nemo_gym.transport.event_reader import status_of_problem
 
 DIALECT_OF_PATH: dict[str, Dialect] = {
     "/v1/responses": "responses",
@@ -50,6 +51,24 @@ def api_error(error: BaseException, redact: Redact) -> ApiError:
     elif isinstance(error, SessionLost):
         status = 410
     return ApiError(status, redact(message[:MAX_MESSAGE]), param=param)
+
+
+def check_not_failed(answer: dict[str, Any], where: str) -> None:
+    """Raise the error of a response that failed at the endpoint; only the Responses API has such answers.
+
+    Raises:
+        HTTPException: the endpoint refused the request.
+        ModelFailed: the endpoint failed.
+    """
+    if answer.get("status") != "failed":
+        return
+    error = answer.get("error")
+    problem: dict[str, Any] = error if isinstance(error, dict) else {}
+    message = str(problem.get("message") or "the response failed at the endpoint")
+    status = status_of_problem(problem)
+    if status < 500:
+        raise HTTPException(status, message)
+    raise ModelFailed(message, where=where)
 
 
 def _endpoint_error(error: ClientResponseError, redact: Redact) -> ApiError:

@@ -79,7 +79,7 @@ def add_model_routes(app: FastAPI, name: str, tokenize: Tokenize, count_tokens: 
         return describe_gemini_model(model)
 
     async def count_message_tokens(request: Request, body: dict[str, Any] = Body()) -> dict[str, int]:
-        with _as_refusals():
+        with as_refusals():
             params, dropped = accepted_request(body, new_id=new_id)
         return {"input_tokens": await count_tokens(request, params, dropped)}
 
@@ -98,16 +98,14 @@ def add_gemini_routes(app: FastAPI, answer: AnswerGemini, count_tokens: CountTok
     """Add the methods of the Gemini API."""
 
     async def generate(request: Request, model: str, body: dict[str, Any] = Body()) -> Response:
-        with _as_refusals():
-            return await answer(request, body, model, None)
+        return await answer(request, body, model, None)
 
     async def stream_generate(request: Request, model: str, body: dict[str, Any] = Body()) -> Response:
         form: StreamForm = "events" if request.query_params.get("alt") == "sse" else "array"
-        with _as_refusals():
-            return await answer(request, body, model, form)
+        return await answer(request, body, model, form)
 
     async def count_gemini_tokens(request: Request, model: str, body: dict[str, Any] = Body()) -> dict[str, int]:
-        with _as_refusals():
+        with as_refusals():
             params, dropped = accepted_gemini_request(
                 body.get("generateContentRequest") or body, model=model, new_id=new_id
             )
@@ -119,7 +117,7 @@ def add_gemini_routes(app: FastAPI, answer: AnswerGemini, count_tokens: CountTok
 
 
 @contextmanager
-def _as_refusals() -> Iterator[None]:
+def as_refusals() -> Iterator[None]:
     """Turn the error of a request that cannot be converted into one of the API (400)."""
     try:
         yield

@@ -140,7 +140,9 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         ConfigError: the address cannot be used, usually because the port is taken.
     """
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol, because asyncio sends the first bytes of a stream at once only for sockets that say it.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))

@@ -19,6 +19,19 @@ ReadAnswer = Callable[[Any, str], Awaitable[dict[str, Any]]]
 
 EVENT_STREAM = "text/event-stream"
 
+_STATUS_OF_CODE = {
+    "authentication_error": 401,
+    "context_length_exceeded": 400,
+    "insufficient_quota": 402,
+    "invalid_prompt": 400,
+    "invalid_request_error": 400,
+    "not_found_error": 404,
+    "permission_error": 403,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+}
+"""The status of an error inside a stream, by its code or type; other texts mean 500."""
+
 
 def event_reader(on_event: OnEvent, read_whole: ReadAnswer) -> ReadAnswer:
     """Return a function that gives every event of an answer to `on_event` and returns an empty object.
@@ -31,7 +44,7 @@ def event_reader(on_event: OnEvent, read_whole: ReadAnswer) -> ReadAnswer:
         if not is_ok(response) or response.content_type != EVENT_STREAM:
             return await read_whole(response, url)
         release: Callable[[], None] | None = None
-        decoder, size, has_begun = StreamDecoder(), 0, False
+        decoder, size, has_begun = StreamDecoder(replaces_surrogates=True), 0, False
         try:
             async for piece in response.content.iter_any():
                 if size <= LARGE_BYTES < size + len(piece):
@@ -40,7 +53,7 @@ def event_reader(on_event: OnEvent, read_whole: ReadAnswer) -> ReadAnswer:
                 if size > limits.answer:
                     raise too_long(limits.answer, url)
                 for event in decoder.feed(piece):
-                    _raise_error_event(response, event)
+                    _raise_error_event(response, event, has_begun=has_begun)
                     has_begun = True
                     await on_event(event)
             decoder.check_end()
@@ -61,15 +74,29 @@ def event_reader(on_event: OnEvent, read_whole: ReadAnswer) -> ReadAnswer:
     return read
 
 
-def _raise_error_event(response: ClientResponse, event: dict[str, Any]) -> None:
+def is_after_events(error: ClientResponseError) -> bool:
+    """Return whether events of the answer came before the error: the client has them, so the call is not repeated."""
+    return getattr(error, "comes_after_events", False)
+
+
+def _raise_error_event(response: ClientResponse, event: dict[str, Any], *, has_begun: bool) -> None:
     """Raise the error that an endpoint reports inside a stream, as if it had answered with its status."""
     problem = event.get("error") if event.get("type") in (None, "error") else None
     if event.get("type") == "error" and problem is None:
         problem = {name: event.get(name) for name in ("message", "code", "param")}
     if not problem:
         return
-    code = problem.get("code") if isinstance(problem, dict) else None
-    status = code if isinstance(code, int) and 400 <= code < 600 else 500
+    status = status_of_problem(problem) if isinstance(problem, dict) else 500
     failure = ClientResponseError(response.request_info, (), status=status, headers=response.headers)
+    failure.comes_after_events = has_begun  # type: ignore[attr-defined]
     failure.response_content = json.dumps({"error": problem}).encode()  # type: ignore[attr-defined]
     raise failure
+
+
+def status_of_problem(problem: dict[str, Any]) -> int:
+    """Return the status of an error: its code if that is one, else that of its code or type."""
+    code = problem.get("code")
+    if isinstance(code, int):
+        return code if 400 <= code < 600 else 500
+    names = [name for name in (code, problem.get("type")) if isinstance(name, str)]
+    return next((_STATUS_OF_CODE[name] for name in names if name in _STATUS_OF_CODE), 500)

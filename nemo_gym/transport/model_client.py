@@ -27,11 +27,12 @@ from pydantic_core import from_json
 
 from nemo_gym.config.secret_text import mask_text
 from nemo_gym.config.secrets import Secret
+from nemo_gym.convert.answer_repair import validate_or_repair
 from nemo_gym.errors import DeadlineExceeded, GymError, ModelAnswerTooLarge, ModelFailed, ServerUnreachable
 from nemo_gym.transport import deadlines, http_sessions
 from nemo_gym.transport.client_response import LocalResponse, is_ok, raise_for_status, read_body
 from nemo_gym.transport.event_loop import SlotQueue
-from nemo_gym.transport.event_reader import OnEvent, ReadAnswer, event_reader
+from nemo_gym.transport.event_reader import OnEvent, ReadAnswer, event_reader, is_after_events
 from nemo_gym.transport.http import send, with_header
 from nemo_gym.transport.large_bodies import (
     COMPRESSED_STARTS,
@@ -396,7 +397,7 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
                 self.limit.record_success()
                 return answer
             except ClientResponseError as rejection:
-                if rejection.status not in OVERLOAD_STATUSES:
+                if rejection.status not in OVERLOAD_STATUSES or is_after_events(rejection):
                     raise
                 if is_quota_used_up(rejection):
                     rejection.status = HTTPStatus.PAYMENT_REQUIRED  # no pause helps, unlike after a rate limit
@@ -488,7 +489,7 @@ def validate_answer(kind: type[AnswerT], answer: dict[str, Any], *, callee: str)
         ModelFailed: the answer is not a valid `kind`.
     """
     try:
-        return kind.model_validate(answer)
+        return validate_or_repair(kind, answer)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         location = ".".join(map(str, problem["loc"]))

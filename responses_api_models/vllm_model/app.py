@@ -191,9 +191,10 @@ class VLLMModel(SimpleResponsesAPIModel):
         named = body.model_copy(update={"model": self.config.model})
         response = self._converter.chat_completion_to_response(named, completion)
         if decoder.response:
-            for event in decoder.finish():
-                await emit(event)
+            events = decoder.finish()
             adopt_ids(response, decoder)
+            for event in reply_body.with_last_item(events, response):
+                await emit(event)
         return response
 
     @property

@@ -9,6 +9,7 @@ from aiohttp import ClientResponseError
 
 from nemo_gym.convert.json_access import warn_once
 from nemo_gym.errors import ModelFailed
+from nemo_gym.openai_utils import NeMoGymResponse
 from nemo_gym.serve.chat_engines import first_choice, is_too_long
 from nemo_gym.wire.base import GENERATION_FIELDS, REQUIRED_TOKEN_FIELDS, TOKEN_FIELDS, has_token_fields
 
@@ -18,7 +19,10 @@ TOKEN_ID = "token_id:"
 _ROUNDING = 1e-5
 """Difference between two texts of one log-probability."""
 _CONTEXT = re.compile(rb"context length (?:is|of)(?: only)? (\d+)|maximum model length of (\d+)|(\d+) > (\d+) - \d+")
-_PROMPT = re.compile(rb"(\d+) (?:in the messages|input tokens)|\(length (\d+)\)|\d+ > \d+ - (\d+)")
+_PROMPT = re.compile(
+    rb"(\d+) (?:in the messages|input tokens|tokens from the input messages)|\(length (\d+)\)|\d+ > \d+ - (\d+)"
+)
+_ANSWER = re.compile(rb"supports at most (\d+) completion tokens")
 
 
 def room_for_answer(refusal: ClientResponseError) -> int | None:
@@ -26,9 +30,13 @@ def room_for_answer(refusal: ClientResponseError) -> int | None:
 
     None if the prompt leaves no room, or if the endpoint says nothing about the lengths.
     """
+    content = getattr(refusal, "response_content", b"")
+    longest = _ANSWER.search(content) if refusal.status == 400 and isinstance(content, bytes) else None
+    if longest is not None:
+        return int(longest[1]) or None
     if not is_too_long(refusal):
         return None
-    text: bytes = refusal.response_content.lower()  # type: ignore[attr-defined]
+    text: bytes = content.lower()
     context, prompt = _CONTEXT.search(text), _PROMPT.search(text)
     if context is None or prompt is None:
         return None
@@ -244,3 +252,14 @@ def chat_from_completion(reply: Json, where: str) -> Json:
     choice["finish_reason"] = choice.get("finish_reason") or "stop"
     choice["index"] = choice.get("index", 0)
     return {**reply, "object": "chat.completion", "choices": [choice]}
+
+
+def with_last_item(events: list[Json], response: NeMoGymResponse) -> list[Json]:
+    """Return the last events of a streamed answer with the token fields of its last item, if it has any."""
+    if not events or not response.output or events[-1].get("type") != "response.output_item.done":
+        return events
+    last = response.output[-1].model_dump(mode="json", exclude_none=True)
+    fields = {name: last[name] for name in (*TOKEN_FIELDS, *GENERATION_FIELDS) if name in last}
+    if not fields or events[-1]["item"].get("id") != last.get("id"):
+        return events
+    return [*events[:-1], {**events[-1], "item": {**events[-1]["item"], **fields}}]

@@ -349,12 +349,17 @@ def test_arguments_that_are_not_an_object_are_kept_unchanged(arguments: str) -> 
 
 
 @pytest.mark.parametrize(
-    "output", [{"type": "web_search_call"}, {"role": "user", "content": "x"}, {"type": "function_call_output"}]
+    "output", [{"type": "custom_tool_call"}, {"role": "user", "content": "x"}, {"type": "function_call_output"}]
 )
 def test_items_that_do_not_belong_to_an_answer_are_refused(output: Json) -> None:
     """An item of another speaker would be shown to the client as words of the model."""
     with pytest.raises(ConversionError, match=r"output\[0\]"):
         to_message(output)
+
+
+def test_a_call_of_a_tool_that_ran_at_the_provider_is_not_part_of_the_message() -> None:
+    """The client cannot run it; the text that the model wrote with its result follows."""
+    assert to_message({"type": "web_search_call"})["content"] == []
 
 
 def test_a_failed_response_is_an_error() -> None:

@@ -6,6 +6,7 @@ endpoint. `meaning_of_response`, `meaning_of_completion` and `meaning_of_message
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,24 +134,114 @@ def _pieces(draw: st.DrawFn, text: str) -> list[str]:
 def chunk_streams(draw: st.DrawFn) -> tuple[Json, list[Json]]:
     """A completion and the chunks with which an endpoint streams it: reasoning, text, calls, end, usage."""
     completion = draw(completions())
+    names_of_reasoning = [["reasoning_content"], ["reasoning"], ["reasoning", "reasoning_content"]]
+    return completion, chunks_of(
+        completion,
+        cut=lambda text: _pieces(draw, text),
+        reasoning_names=lambda: draw(st.sampled_from(names_of_reasoning)),
+    )
+
+
+def chunks_of(
+    completion: Json,
+    *,
+    cut: Callable[[str], list[str]] = list,
+    reasoning_names: Callable[[], list[str]] = lambda: ["reasoning_content"],
+) -> list[Json]:
+    """Return the chunks of a completion: texts in the pieces of `cut`, by default characters."""
     choice = completion["choices"][0]
     message = choice["message"]
     head = {key: completion[key] for key in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
     deltas: list[Json] = [{"role": "assistant", "content": ""}]
-    reasoning_name = draw(st.sampled_from(["reasoning_content", "reasoning"]))
-    for piece in _pieces(draw, message.get("reasoning_content") or ""):
-        both = {"reasoning": piece, "reasoning_content": piece}
-        deltas.append(both if draw(st.booleans()) else {reasoning_name: piece})
-    deltas += [{"content": piece} for piece in _pieces(draw, message["content"] or "")]
+    thoughts = cut(message.get("reasoning_content") or "")
+    deltas += [dict.fromkeys(reasoning_names(), piece) for piece in thoughts]
+    deltas += [{"content": piece} for piece in cut(message["content"] or "")]
     for index, call in enumerate(message.get("tool_calls") or []):
         start = {**call, "function": {"name": call["function"]["name"], "arguments": ""}}
         deltas.append({"tool_calls": [{"index": index, **start}]})
-        for piece in _pieces(draw, call["function"]["arguments"]):
+        for piece in cut(call["function"]["arguments"]):
             deltas.append({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
     chunks = [{**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
     chunks.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]})
     chunks.append({**head, "choices": [], "usage": completion["usage"]})
-    return completion, chunks
+    return chunks
+
+
+def _call_of_chat(call_id: str, name: str, arguments: Json) -> Json:
+    function = {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}
+    return {"id": call_id, "type": "function", "function": function}
+
+
+FULL_COMPLETION: Json = {
+    "id": "chatcmpl-full",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "m",
+    "choices": [
+        {
+            "index": 0,
+            "finish_reason": "tool_calls",
+            "message": {
+                "role": "assistant",
+                "content": "Both at once.",
+                "reasoning_content": "I compare.",
+                "tool_calls": [_call_of_chat("call_a", "f", {"x": [1, None, "é"]}), _call_of_chat("call_b", "g", {})],
+            },
+        }
+    ],
+    "usage": {
+        "prompt_tokens": 40,
+        "completion_tokens": 12,
+        "total_tokens": 52,
+        "prompt_tokens_details": {"cached_tokens": 30},
+    },
+}
+"""A completion with everything that an answer can say."""
+FULL_RESPONSE: Json = {
+    "id": "resp_full",
+    "object": "response",
+    "created_at": 1,
+    "model": "m",
+    "status": "completed",
+    "error": None,
+    "incomplete_details": None,
+    "parallel_tool_calls": True,
+    "tool_choice": "auto",
+    "tools": [],
+    "output": [
+        {
+            "type": "reasoning",
+            "id": "rs_full",
+            "summary": [{"type": "summary_text", "text": "I compare."}, {"type": "summary_text", "text": "I decide."}],
+        },
+        {
+            "type": "message",
+            "id": "msg_full",
+            "role": "assistant",
+            "status": "completed",
+            "content": [{"type": "output_text", "text": "Both at once.", "annotations": []}],
+        },
+        *(
+            {
+                "type": "function_call",
+                "id": f"fc_{name}",
+                "call_id": f"call_{name}",
+                "name": name,
+                "arguments": '{"x": [1, null, "é"]}',
+                "status": "completed",
+            }
+            for name in "fg"
+        ),
+    ],
+    "usage": {
+        "input_tokens": 40,
+        "input_tokens_details": {"cached_tokens": 30},
+        "output_tokens": 12,
+        "output_tokens_details": {"reasoning_tokens": 5},
+        "total_tokens": 52,
+    },
+}
+"""A response with everything that an answer can say: two thoughts, a text and two calls."""
 
 
 def _canonical(arguments: str) -> str:

@@ -4,6 +4,7 @@ import io
 import os
 import resource
 import select
+import socket
 import subprocess
 import sys
 
@@ -24,6 +25,12 @@ def test_uvicorn_is_told_what_the_configuration_says():
     assert options["timeout_keep_alive"] == 30
     assert (options["loop"], options["http"]) == ("uvloop", "nemo_gym.serve.access:CheckedProtocol")
     assert webserver.uvicorn_options({})["access_log"] is False
+
+
+def test_the_first_bytes_of_a_stream_leave_at_once():
+    """Without the protocol in the socket asyncio does not switch off Nagle's algorithm, which delays them by 40 ms."""
+    with webserver.listen("127.0.0.1", 0) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
 
 
 def test_workers_import_the_entrypoint_and_share_one_secret(monkeypatch):

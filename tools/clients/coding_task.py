@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ FINAL_TEXT = "Fixed: add now returns the sum, and test_calc.py passes."
 THOUGHT = "I read the file first."
 COMMANDS = ("cat calc.py", "sed -i 's/a - b/a + b/' calc.py", "python3 test_calc.py")
 TURNS = len(COMMANDS) + 1
+TEST_SECONDS = 300.0
+"""Maximum time of the test; it takes 0.1 s, but a machine may be busy."""
 SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 """What mini-swe-agent expects as output of the last command; it asks for it in its prompt."""
 
@@ -29,10 +32,11 @@ def create_workspace(folder: Path) -> None:
 def is_solved(folder: Path) -> bool:
     """Return whether the test of a workspace passes.
 
-    Without byte-code files: one of the wrong `calc.py` would stand for a fix of the same size and second.
+    Byte code in the workspace is not used: that of the wrong `calc.py` stands for a fix of the same size and second.
     """
-    command = [sys.executable, "-B", "test_calc.py"]
-    test = subprocess.run(command, cwd=folder, capture_output=True, timeout=30, check=False)
+    with tempfile.TemporaryDirectory(prefix="gym-byte-code-") as byte_code:
+        command = [sys.executable, "-X", f"pycache_prefix={byte_code}", "test_calc.py"]
+        test = subprocess.run(command, cwd=folder, capture_output=True, timeout=TEST_SECONDS, check=False)
     return test.returncode == 0 and b"passed" in test.stdout
 
 

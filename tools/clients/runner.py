@@ -18,7 +18,8 @@ from tools.clients.coding_task import FINAL_TEXT, TURNS, create_workspace, is_so
 from tools.clients.isolation import end_group, offline_variables, processes_in
 from tools.clients.servers import RolloutAddress
 
-TIMEOUT_SECONDS = 90.0
+TIMEOUT_SECONDS = 600.0
+"""Maximum time of a program; it takes 3 to 20 s, and several minutes on a busy machine."""
 CALL_LIMIT = 15
 PROBLEM_CHARACTERS = 600
 

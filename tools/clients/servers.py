@@ -43,7 +43,7 @@ class RolloutAddress:
         """Return the counts of the rollout and drop them."""
         headers = {"content-type": "application/json"}
         request = urllib.request.Request(f"{self.root}{CLOSE_BUDGET_PATH}", data=b"{}", headers=headers)
-        with urllib.request.urlopen(request, timeout=10) as reply:
+        with urllib.request.urlopen(request, timeout=120) as reply:
             counts: dict[str, Any] = json.load(reply)
             return counts
 

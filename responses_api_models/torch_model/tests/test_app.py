@@ -153,6 +153,17 @@ async def test_options_that_the_engine_does_not_have_are_refused(option: Json, n
     assert "leave it unset" in str(problem)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_refused_option_is_refused_in_the_responses_dialect_too(stream: bool) -> None:
+    """Our agents speak this dialect; an option at the top level must not get lost in the conversion."""
+    async with listening(chat=completion(**FIELDS)) as endpoint:
+        refused, problem = await answer(server(endpoint), "/v1/responses", input="hi", top_k=5, stream=stream)
+        accepted, _ = await answer(server(endpoint), "/v1/responses", input="hi", top_k=-1)
+
+    assert (refused, accepted) == (400, 200)
+    assert problem["error"]["message"].startswith("top_k")
+
+
 async def test_log_probs_of_the_chat_dialect_are_refused() -> None:
     """The engine reports them in its own fields; an empty list would look like a reply without tokens."""
     async with listening(chat=completion(**FIELDS)) as endpoint:

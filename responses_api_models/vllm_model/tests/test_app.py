@@ -252,6 +252,25 @@ async def test_a_prompt_that_does_not_fit_is_an_incomplete_reply(body: bytes):
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "problem",
+    [
+        "max_tokens must be at least 1, got 0.",
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
+        "max_tokens: Input should be a valid integer",
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_refused_option_is_not_taken_for_a_prompt_that_is_too_long(problem: str, stream: bool):
+    """An empty answer would be scored 0 and hide that the request is wrong."""
+    async with listening(chat=Reply({"error": {"message": problem, "code": 400}}, 400)) as endpoint:
+        reply = await ask(model(endpoint.url), "/v1/responses", {"input": "?", "stream": stream})
+
+    assert reply.status == 400
+    assert (await reply.json())["error"]["message"] == problem
+
+
+@pytest.mark.asyncio
 async def test_another_refusal_keeps_its_status_and_text():
     """Only "too long" is a reply; every other refusal is a failure of this model."""
     async with listening(chat=Reply(b"temperature must be non-negative", 400)) as endpoint:
@@ -301,7 +320,13 @@ async def test_a_bad_answer_is_named_and_attributed(body: Reply, words: str):
             "You passed 100 input tokens and requested 64000 output tokens. However, the model's context length is "
             "only 32768 tokens, resulting in a maximum input length of 0 tokens."
         ),
+        (
+            "Requested token count exceeds the model's maximum context length of 32768 tokens. You requested a total "
+            "of 64100 tokens: 100 tokens from the input messages and 64000 tokens for the completion."
+        ),
+        "max_tokens is too large: 64000. This model supports at most 32668 completion tokens, whereas you gave 64000.",
     ],
+    ids=["vLLM", "vLLM, older", "vLLM, newer", "SGLang", "OpenAI"],
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_output_limit_above_the_context_is_capped(refusal: str, stream: bool):

@@ -1,0 +1,51 @@
+"""Answers of endpoints that lack what the dialect requires but no client needs: ids, times and token counts."""
+
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from nemo_gym.convert.json_access import Json, new_id
+
+AnswerT = TypeVar("AnswerT", bound=BaseModel)
+
+_COUNTS = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens", "total_tokens")
+
+
+def validate_or_repair(kind: type[AnswerT], answer: Json) -> AnswerT:
+    """Return an answer as an object of the class `kind`; only one that is not valid is repaired, which takes time.
+
+    Raises:
+        ValidationError: the answer is not valid after the repair either.
+    """
+    try:
+        return kind.model_validate(answer)
+    except ValidationError:
+        return kind.model_validate(with_required_fields(answer))
+
+
+def with_required_fields(answer: Json) -> Json:
+    """Return a completion or response with an id, a whole number as its time, and token counts that are numbers.
+
+    A missing count is 0; the rest of the answer is unchanged, so that validation explains what else is wrong with it.
+    """
+    is_completion = "choices" in answer
+    kind, prefix, time_name = (
+        ("chat.completion", "chatcmpl", "created") if is_completion else ("response", "resp", "created_at")
+    )
+    repaired = {**answer, "object": answer.get("object") or kind, "id": answer.get("id") or new_id(prefix)}
+    created = answer.get(time_name)
+    repaired[time_name] = int(created) if isinstance(created, int | float) else 0
+    if "usage" in answer:
+        repaired["usage"] = _with_counts(answer["usage"], is_completion=is_completion)
+    return repaired
+
+
+def _with_counts(usage: Any, *, is_completion: bool) -> Any:
+    """Return token counts with 0 for each one that is missing; what is no object is unchanged."""
+    if not isinstance(usage, dict):
+        return usage
+    names = (*(_COUNTS[:2] if is_completion else _COUNTS[2:4]), "total_tokens")
+    counts = {name: 0 if usage.get(name) is None else usage[name] for name in names}
+    if usage.get("total_tokens") is None and all(isinstance(value, int) for value in counts.values()):
+        counts["total_tokens"] = sum(counts.values())
+    return {**usage, **counts}
