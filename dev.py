@@ -313,7 +313,10 @@ def dialects() -> int:
     """Read our answers with the parsers of the real client packages, for every dialect and streaming mode."""
     python = environment(".venv-dialects", ["dialects"])
     npm_clients()
-    return run(python, "-m", "pytest", "-q", "-n", str(os.cpu_count() or 2), "tests/dialects", check=False)
+    run(python, "-m", "pytest", "-q", "-n", str(os.cpu_count() or 2), "tests/dialects")
+    say("with litellm, which needs another version of a client package")
+    litellm = environment(".venv-litellm", ["litellm"])
+    return run(litellm, "-m", "pytest", "-q", "responses_api_models/litellm_model/tests", check=False)
 
 
 def clients(*words: str) -> int:
@@ -457,6 +460,7 @@ def lock() -> int:
         "publish": ["dev", "data", "hub", "gitlab", "mlflow", "wandb", "publish"],
         "trl": ["trl"],
         "dialects": ["dev", "dialects"],
+        "litellm": ["dev", "litellm"],
     }
     for name, extras in locks.items():
         flags = [part for extra in extras for part in ("--extra", extra)]

@@ -4,6 +4,8 @@ scaffold            write a new resources server, environment or benchmark (`gym
 gymnasium           base class of environments with a `reset` and `step` protocol
 episode_agent       base class of agents that play episodes with a model and a resources server
 endpoint_model      base class of model servers that forward to an OpenAI-compatible endpoint
+chat_model          base class of model servers whose model speaks Chat Completions
+provider_state      what a provider wants to see again with the output of a tool
 verifier_cases      `VERIFIER_FIXTURE`: cases with the rewards a verifier must give (`gym env test NAME`)
 audit               run a verifier against right, wrong and cheating replies and malformed rows (`gym env audit`)
 audit_server, audit_result          the server under audit; the result of an audit

@@ -165,7 +165,8 @@ def _server_folders(server_type: str, kind: str, roots: Sequence[Path]) -> Itera
     for folder in (app.parent for root in roots for app in sorted((root / server_type).glob("*/app.py"))):
         if is_second_name(folder):
             continue
-        configs = sorted(folder.glob("configs/**/*.yaml"))
+        main = folder / "configs" / f"{folder.name}.yaml"
+        configs = sorted(folder.glob("configs/**/*.yaml"), key=lambda path: (path != main, path))
         all_facts = [facts for path in configs if (facts := _read_facts(path, roots)) is not None]
         descriptions = (facts.listing["description"] for facts in all_facts)
         is_composable = any(facts.uses_resources for facts in all_facts) and not any(

@@ -156,6 +156,8 @@ _TABLE = (
     Key("ray_head_node_address", TEXT, "Address of a Ray cluster to join.", reserved=True),
     Key("model_endpoint_readiness_timeout_seconds", NUMBER, "Longest wait for a model endpoint at start; 0 skips it.",
         600, reserved=True),
+    Key("server_start_timeout_seconds", POSITIVE_NUMBER, "Longest time until every server is ready; `local_vllm_model` "
+        "loads its model in it.", 600),
     Key("uvicorn_timeout_worker_healthcheck", POSITIVE_INT, "Seconds until a worker that does not answer is restarted.",
         30),
     Key("error_on_almost_servers", BOOL, "Treat a block that is nearly a server as an error, not as a warning.", True),

@@ -12,6 +12,9 @@ KEY, URL = "policy_api_key", "policy_base_url"
 PROVIDERS = {
     "OPENAI_API_KEY": ("api.openai.com",),
     "ANTHROPIC_API_KEY": ("api.anthropic.com",),
+    "GEMINI_API_KEY": ("generativelanguage.googleapis.com",),
+    "GOOGLE_API_KEY": ("generativelanguage.googleapis.com",),
+    "OPENROUTER_API_KEY": ("openrouter.ai",),
     "AZURE_OPENAI_API_KEY": (".openai.azure.com", ".services.ai.azure.com", ".cognitiveservices.azure.com"),
     "AZURE_API_KEY": (".openai.azure.com", ".services.ai.azure.com", ".cognitiveservices.azure.com"),
 }

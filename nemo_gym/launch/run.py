@@ -109,7 +109,12 @@ class Run:
         self._cells = read_key(config, "num_cells") or cells
         self._log_dir = Path(configured_log_dir) if configured_log_dir else log_dir
         self._watch = watch
-        self._supervisor = Supervisor(on_line=watch, on_end=self._handle_end, on_lost=self._handle_lost)
+        self._supervisor = Supervisor(
+            on_line=watch,
+            on_end=self._handle_end,
+            on_lost=self._handle_lost,
+            start_timeout=float(value_of(config, "server_start_timeout_seconds")),
+        )
         self._zygote = ZygoteSpawner(self._supervisor.handle_exit)
         self._limits: SharedLimits | None = None
         self._listeners: Listeners | None = None

@@ -219,7 +219,7 @@ class Supervisor:
             raise ServerDidNotStart(
                 f"not ready after {self._start_timeout:g} s; last lines:\n{log.tail() if log else ''}",
                 where=", ".join(unit.name for unit in not_ready),
-                fix="read the log, or increase the start timeout",
+                fix="read the log, or raise server_start_timeout_seconds",
             ) from None
         finally:
             for task in tasks:

@@ -14,7 +14,7 @@ Uniform = Callable[[float, float], float]
 """`random.uniform` or a replacement in tests."""
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-OVERLOAD_STATUSES = frozenset({429, 503})
+OVERLOAD_STATUSES = frozenset({429, 503, 529})
 """Statuses with which a server rejects a request without executing it."""
 
 SUMMARY_SECONDS = 30.0
@@ -62,7 +62,7 @@ MODEL_CALL = RetryPolicy(
     budget_seconds=900.0,
     first_pause=0.5,
     max_pause=30.0,
-    statuses=frozenset({429, 502, 503, 504, 520}),
+    statuses=frozenset({429, 502, 503, 504, 520, 529}),
     few_attempts_statuses=frozenset({500}),
     has_unreachable_timeout=True,
 )
