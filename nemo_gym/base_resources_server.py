@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import orjson
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from pydantic import Field, PrivateAttr, ValidationError
 
 from nemo_gym.config_types import AggregateMetrics, AggregateMetricsRequest, BaseRunServerInstanceConfig
@@ -46,6 +47,14 @@ from nemo_gym.wire.run_seed_verify import (
     BaseVerifyResponse,
     MCPServerMetadata,
     ReverifyMode,
+    SeedSessionBody,
+)
+from nemo_gym.wire.session_requests import (
+    ResourcesCloseSessionRequest,
+    ResourcesCloseSessionResponse,
+    ResourcesSeedSessionRequest,
+    ResourcesSeedSessionResponse,
+    ResourcesVerifyRequest,
 )
 
 NEMO_GYM_MCP_SESSION_TOKEN_HEADER = MCP_SESSION_TOKEN_HEADER
@@ -160,6 +169,8 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
         app.post("/verify")(json_endpoint(verify))
         app.post("/aggregate_metrics")(json_endpoint(self.aggregate_metrics))
         app.get("/reverify_mode")(self.reverify_mode)
+        if self._closer is None:
+            app.post(CLOSE_PATH, include_in_schema=False)(json_endpoint(self._close_resources_session))
         add_tool_routes(app, self, self._locks, self._closer)
         return app
 
@@ -206,9 +217,33 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
             self._closer.close_later(request.session[SESSION_ID_KEY])
         return {"status": "closing"}
 
-    async def seed_session(self, body: BaseSeedSessionRequest) -> BaseSeedSessionResponse:  # noqa: ARG002
-        """Prepare a session before the first turn. Return an `Opening` to add messages or tools to the conversation."""
-        return BaseSeedSessionResponse()
+    async def seed_session(self, body: SeedSessionBody) -> BaseSeedSessionResponse | ResourcesSeedSessionResponse:
+        """Prepare a session before the first turn. Return an `Opening` to add messages or tools to the conversation.
+
+        A caller that chose the session id sends a `ResourcesSeedSessionRequest` and gets its response.
+        """
+        session_id = getattr(body, "resources_session_id", None)
+        if session_id is None:
+            return BaseSeedSessionResponse()
+        return ResourcesSeedSessionResponse(resources_session_id=session_id)
+
+    async def close_resources_session(self, body: ResourcesCloseSessionRequest) -> ResourcesCloseSessionResponse:
+        """End a session whose id the caller chose. To end an unknown or closed session must succeed.
+
+        An override that cannot free what the session holds must raise, so that the caller tries again.
+        """
+        return ResourcesCloseSessionResponse(resources_session_id=body.resources_session_id)
+
+    async def _close_resources_session(self, request: Request) -> Any:
+        """Answer `POST /close_session` of a server without a `close` hook."""
+        fields = await request.json() if await request.body() else {}
+        if not fields:
+            return {"status": "closed"}
+        try:
+            body = ResourcesCloseSessionRequest.model_validate(fields)
+        except ValidationError as error:
+            raise RequestValidationError(error.errors(include_url=False), body=fields) from None
+        return await self.close_resources_session(body)
 
     @abstractmethod
     async def verify(self, body: BaseVerifyRequest) -> BaseVerifyResponse:
@@ -253,6 +288,11 @@ __all__ = [
     "NeMoGymResponse",
     "NeMoGymResponseCreateParamsNonStreaming",
     "Opening",
+    "ResourcesCloseSessionRequest",
+    "ResourcesCloseSessionResponse",
+    "ResourcesSeedSessionRequest",
+    "ResourcesSeedSessionResponse",
+    "ResourcesVerifyRequest",
     "ReverifyMode",
     "SessionId",
     "SimpleResourcesServer",

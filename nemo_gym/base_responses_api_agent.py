@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Body, FastAPI, HTTPException, Request, Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -38,6 +38,13 @@ from nemo_gym.rollout_correlation import (
     maybe_rollout_id_from_run_body,
     rollout_context,
     rollout_path_prefix,
+)
+from nemo_gym.serve.agent_sessions import (
+    AGENT_SESSION_COOKIE_KEY,
+    AgentSessions,
+    AgentSessionSetupError,
+    AgentSessionState,
+    _AgentSessionRecord,
 )
 from nemo_gym.serve.app import create_app
 from nemo_gym.serve.cancellation import RolloutScope
@@ -62,6 +69,13 @@ from nemo_gym.transport import call_timing, deadlines, reply_log
 from nemo_gym.transport.client_response import reply_header
 from nemo_gym.wire.episode import NO_SIGNALS, Opening, Signals, apply_opening
 from nemo_gym.wire.run_seed_verify import BaseRunRequest, BaseVerifyResponse
+from nemo_gym.wire.session_access import ToolAccess
+from nemo_gym.wire.session_requests import (
+    AgentCloseSessionRequest,
+    AgentCloseSessionResponse,
+    AgentSeedSessionRequest,
+    AgentSeedSessionResponse,
+)
 from nemo_gym.wire.stored_rollout import REWARD_KEY
 
 RESPONSES_PATH = "/v1/responses"
@@ -80,6 +94,10 @@ class BaseResponsesAPIAgentConfig(BaseRunServerInstanceConfig):
     """A rollout without a successful model call is a failure; `false` for agents that call no model."""
     token_id_capture: bool = False
     """Capture the token ids of this agent's model calls, if the run has token id capture enabled."""
+    session_close_retry_window_seconds: float = Field(default=300.0, gt=0)
+    """The end of a session with an id is remembered for this time, for callers that repeat it."""
+    tool_accesses: list[ToolAccess] = []
+    """Tools of every session with an id; those in the request have priority."""
 
 
 def episode_signals(reply: Any) -> Signals:
@@ -127,7 +145,6 @@ class _CaptureFlags(NamedTuple):
     config: object
     model_calls: bool
     token_ids: bool
-    any: bool
 
 
 class BaseResponsesAPIAgent(BaseServer):
@@ -148,7 +165,49 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         _add_rollout_routes(app.router)
         app.post("/run")(json_endpoint(self._with_rollout(self.run)))
         app.post("/aggregate_metrics")(json_endpoint(self.aggregate_metrics))
+        app.post("/v1/agent_sessions", include_in_schema=False)(json_endpoint(self._seed_agent_session))
+        app.post("/v1/agent_sessions/close", include_in_schema=False)(json_endpoint(self._close_agent_session))
         return app
+
+    async def _seed_agent_session(self, request: Request, body: AgentSeedSessionRequest) -> AgentSeedSessionResponse:
+        """Begin a session whose id the caller chose; its cookie names it in the calls of `/v1/responses`."""
+        if self.config.num_workers not in (None, 1):
+            raise ValueError(f"{self.config.name}: agent sessions need num_workers: 1, not {self.config.num_workers}")
+        return await self._agent_sessions.seed(body, request.session)
+
+    async def _close_agent_session(self, body: AgentCloseSessionRequest) -> AgentCloseSessionResponse:
+        return await self._agent_sessions.close(body)
+
+    @cached_property
+    def _agent_sessions(self) -> AgentSessions:
+        return AgentSessions(
+            self._seed_agent_session_state,
+            self._close_agent_session_state,
+            retry_window_seconds=self.config.session_close_retry_window_seconds,
+        )
+
+    async def _seed_agent_session_state(self, body: AgentSeedSessionRequest) -> AgentSessionState:
+        """Return the state of a new session. Agents that support sessions override this and the next method."""
+        raise NotImplementedError(f"{type(self).__name__} has no sessions")
+
+    async def _close_agent_session_state(self, state: AgentSessionState) -> AgentCloseSessionResponse:
+        """Free what a session holds and return what the agent observed in it."""
+        raise NotImplementedError(f"{type(self).__name__} has no sessions")
+
+    def _agent_session_id_from_request(self, request: Request) -> str | None:
+        """Return the session that the cookie of a request names; None for a call outside of such sessions."""
+        session = request.scope.get("session") if isinstance(getattr(request, "scope", None), Mapping) else None
+        session = getattr(request, "session", None) if session is None else session
+        value = session.get(AGENT_SESSION_COOKIE_KEY) if isinstance(session, Mapping) else None
+        return value if isinstance(value, str) else None
+
+    def _require_agent_session(self, session_id: str) -> AgentSessionState:
+        """Return the state of an open session; 409 for an unknown, closed or closing one."""
+        return self._agent_sessions.state(session_id)
+
+    def effective_tool_accesses(self, seed: AgentSeedSessionRequest) -> list[ToolAccess]:
+        """Return the tools of a session: those of the configuration, replaced by those of the request by name."""
+        return list({access.name: access for access in (*self.config.tool_accesses, *seed.tool_accesses)}.values())
 
     @abstractmethod
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
@@ -173,11 +232,11 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         Raises:
             ValueError: the rollout id in the request is not safe in a path.
         """
-        return maybe_rollout_id_from_run_body(body) if self._captures().any else None
+        return maybe_rollout_id_from_run_body(body) if self._capture_correlation_enabled() else None
 
     def url_path_for_run(self, url_path: str, body: BaseModel | Mapping[str, Any]) -> str:
         """Return `url_path` with the rollout prefix of a run request."""
-        return self._prefix(self.rollout_id_from_run(body)) + url_path if self._captures().any else url_path
+        return self._prefix(self.rollout_id_from_run(body)) + url_path
 
     def base_url_for_run(self, base_url: str, body: BaseModel | Mapping[str, Any]) -> str:
         """Return `base_url` with the rollout prefix of a run request."""
@@ -239,16 +298,20 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         return with_usage(answer, counts) if counts["reached_limit"] is None else budget.limited_answer(answer, counts)
 
     def _prefix(self, rollout_id: str | None) -> str:
+        if rollout_id is None:
+            return ""
         return rollout_path_prefix(rollout_id, token_capture=self._token_id_capture_enabled())
+
+    # The other methods ask these three, which tests of server folders replace.
 
     def _model_call_capture_enabled(self) -> bool:
         return self._captures().model_calls
 
-    def _capture_correlation_enabled(self) -> bool:
-        return self._captures().any
-
     def _token_id_capture_enabled(self) -> bool:
         return self._captures().token_ids
+
+    def _capture_correlation_enabled(self) -> bool:
+        return self._model_call_capture_enabled() or self._token_id_capture_enabled()
 
     @cached_property
     def _capture_flags(self) -> list[_CaptureFlags]:
@@ -261,7 +324,7 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         if not flags or flags[0].config is not config:
             tokens = captures_token_ids(config, for_this_agent=self.config.token_id_capture)
             calls = captures_model_calls(config)
-            flags[:] = [_CaptureFlags(config, calls, tokens, any=calls or tokens)]
+            flags[:] = [_CaptureFlags(config, calls, tokens)]
         return flags[0]
 
     def _with_rollout(self, run: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
@@ -390,6 +453,13 @@ def _inbound_prefix(request: Any) -> str:
 
 
 __all__ = [
+    "AGENT_SESSION_COOKIE_KEY",
+    "AgentCloseSessionRequest",
+    "AgentCloseSessionResponse",
+    "AgentSeedSessionRequest",
+    "AgentSeedSessionResponse",
+    "AgentSessionSetupError",
+    "AgentSessionState",
     "AggregateMetrics",
     "AggregateMetricsRequest",
     "BaseResponsesAPIAgent",
@@ -400,6 +470,7 @@ __all__ = [
     "NeMoGymResponse",
     "NeMoGymResponseCreateParamsNonStreaming",
     "SimpleResponsesAPIAgent",
+    "_AgentSessionRecord",
     "episode_signals",
     "open_conversation",
 ]

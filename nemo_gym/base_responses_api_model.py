@@ -178,6 +178,8 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
     """Routes `(METHOD, path)` that generate no tokens; other requests of a rollout mark its token capture."""
     PASSES_ENGINE_OPTIONS: ClassVar[bool] = False
     """The endpoint may have options that are in no dialect, such as `top_k`; otherwise they are dropped."""
+    REPORTS_EVERY_COUNT: ClassVar[bool] = False
+    """Answers have all token counts, 0 where the endpoint reports none: some clients refuse null. Streams always do."""
     _reported_fields: set[str] = PrivateAttr(default_factory=set)
 
     @cached_property  # an ordinary attribute after the first use; pydantic's private attributes are slow
@@ -217,7 +219,7 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
         raw_responses = partial(self._answer_responses, responses)
 
         async def answer_responses(request: Request, body: dict[str, Any] = Body()) -> Any:
-            return _as_json(await raw_responses(request, body))
+            return self._json_answer(await raw_responses(request, body))
 
         answer_responses.takes_models = True  # type: ignore[attr-defined]  # read by serve.endpoints
         answer_responses.raw_handler = raw_responses  # type: ignore[attr-defined]
@@ -293,11 +295,17 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
             return with_numeric_usage(answer)
         return answer if isinstance(answer, BaseModel) else _as_json(answer)
 
+    def _json_answer(self, answer: Any) -> Response:
+        """Return the answer of the model as JSON, with every token count if this server reports them."""
+        if self.REPORTS_EVERY_COUNT and isinstance(answer, NeMoGymResponse | NeMoGymChatCompletion):
+            answer = with_numeric_usage(answer)
+        return _as_json(answer)
+
     async def _answer_chat(self, method: ModelMethod, request: Request, body: dict[str, Any]) -> Response:
         """Answer a Chat Completions request as JSON or as a stream."""
         accepted = self._accept(method, body, chat_streaming.sanitise_request, is_unusual=True)
         if not body.get("stream"):
-            return _as_json(await self._ask(method, request, accepted))
+            return self._json_answer(await self._ask(method, request, accepted))
         options = body.get("stream_options")
         include_usage = isinstance(options, dict) and options.get("include_usage") is True
         encoder = ChatEncoder(include_usage=include_usage, keeps_token_ids=body.get("return_token_ids") is True)
@@ -450,8 +458,6 @@ def _as_json(answer: Any, status: int = 200, headers: Mapping[str, str] | None =
     """Return an answer as a JSON response; a response is returned unchanged."""
     if isinstance(answer, Response):
         return answer
-    if isinstance(answer, NeMoGymResponse | NeMoGymChatCompletion):
-        return json_response(with_numeric_usage(answer))
     if isinstance(answer, BaseModel):
         return json_response(answer)
     return Response(json_bytes(answer), status, headers, media_type="application/json")

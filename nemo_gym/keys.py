@@ -30,7 +30,7 @@ STEP_REWARDS_KEY = "step_rewards"
 OPENING_KEY = "opening"
 """The `wire.episode.Opening` in the answer of `/seed_session`."""
 CLOSE_PATH = "/close_session"
-"""Route of a resources server with a `close` hook: ends a session that is not verified."""
+"""Route of a resources server: ends a session."""
 
 NG_SECONDS_KEY = "_ng_seconds"
 """The duration of a rollout, from sending to the reply."""
@@ -51,7 +51,7 @@ MASK_SAMPLE_KEY = "mask_sample"
 
 MCP_SESSION_TOKEN_HEADER = "X-NeMo-Gym-Session-Token"
 MCP_METADATA_KEY = "mcp"
-RESERVED_MCP_TOOL_NAMES = frozenset({"verify", "seed_session", "aggregate_metrics", "mcp"})
+RESERVED_MCP_TOOL_NAMES = frozenset({"verify", "seed_session", "close_session", "aggregate_metrics", "mcp"})
 UNCALLABLE_NAMES = RESERVED_MCP_TOOL_NAMES | {"reverify_mode", CLOSE_PATH.strip("/")}
 """Routes that end or grade an episode: a model cannot call them."""
 RESERVED_TOOL_NAMES = UNCALLABLE_NAMES | {"reset", "step"}

@@ -356,7 +356,7 @@ class RolloutCollectionHelper:
                     "agent_name": config.agent_name,
                     **{key: value for key in ("agent_map", "fan_out") if (value := getattr(config, key))},
                     "prompt": prompt.model_dump() if prompt is not None else None,
-                    "skills": skills_ref["hash"] if skills_ref is not None else None,
+                    "skills": skills_ref.hash if skills_ref is not None else None,
                     "responses_create_params": config.responses_create_params,
                     "num_repeats_add_seed": config.num_repeats_add_seed,
                 }
@@ -374,7 +374,7 @@ class RolloutCollectionHelper:
             repeats=config.num_repeats,
             add_seed=config.num_repeats_add_seed,
             overrides=config.responses_create_params,
-            skills_ref=skills_ref,
+            skills_ref=skills_ref.model_dump() if skills_ref is not None else None,
             fill_prompt=prompt_filler(prompt) if prompt is not None else None,
             agents=AgentNames(agents) if agents else None,
         )

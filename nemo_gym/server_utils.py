@@ -12,6 +12,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from inspect import isabstract
 from types import ModuleType
@@ -44,7 +45,6 @@ from nemo_gym.processes import exit_with_parent
 from nemo_gym.serve import webserver
 from nemo_gym.serve.addresses import (
     AddressBook,
-    address_of,
     adopt_run_token,
     base_url,
     entrypoint_of,
@@ -123,13 +123,19 @@ async def request(
     *,
     callee: str | None = None,
     safe_to_retry: bool = False,
+    _max_connection_retries: int | None = None,
+    _server_name: str | None = None,
     **kwargs: Any,
 ) -> ClientResponse:
     """Send an HTTP request with a deadline and retries; `kwargs` are those of aiohttp.
 
-    `_internal` requests get more attempts. `callee` is the name of the server in errors. A request that the server may
-    have executed is retried only if `safe_to_retry` is True or its method is safe.
+    `_internal` requests get more attempts, or one more than `_max_connection_retries`. `callee` (or `_server_name`) is
+    the name of the server in errors. A request that the server may have executed is retried only if `safe_to_retry` is
+    True or its method is safe.
     """
+    policy = SERVER_CALL if _internal else EXTERNAL_CALL
+    if _max_connection_retries is not None:
+        policy = replace(policy, attempts=_max_connection_retries + 1)
     session = get_global_aiohttp_client()
     # The pool of `http.send` opens no more connections than the open-file limit permits, and few at a time: a trainer
     # may send tens of thousands of rollouts together. A session that is not ours comes from a test.
@@ -137,8 +143,8 @@ async def request(
     return await http.send(
         method,
         url,
-        policy=SERVER_CALL if _internal else EXTERNAL_CALL,
-        callee=callee,
+        policy=policy,
+        callee=callee or _server_name,
         safe_to_retry=safe_to_retry,
         session=None if uses_pool else session,
         **kwargs,
@@ -147,7 +153,8 @@ async def request(
 
 def get_server_url(server_name: str) -> str:
     """Return `http://host:port` of a server instance in the configuration of this process."""
-    return address_of(get_global_config_dict(), server_name).base_url
+    server = get_first_server_config_dict(get_global_config_dict(), server_name)
+    return base_url(server["host"], server["port"])
 
 
 class ServerClient(BaseModel):
@@ -209,6 +216,9 @@ class ServerClient(BaseModel):
         if not books or books[0].config is not self.global_config_dict:
             books[:] = [AddressBook(self.global_config_dict)]
         return books[0]
+
+    def _resolve_base_url(self, server_name: str) -> str:
+        return self._addresses()[server_name].base_url
 
     async def request(self, server_name: str, url_path: str, method: str, **kwargs: Any) -> ClientResponse:
         """Call a server instance and return the response. `kwargs` are those of aiohttp.
@@ -279,11 +289,11 @@ class ServerClient(BaseModel):
     async def post(self, server_name: str, url_path: str, **kwargs: Any) -> ClientResponse:
         return await self.request(server_name=server_name, url_path=url_path, method="POST", **kwargs)
 
-    def poll_for_status(self, server_name: str) -> ServerStatus:
+    def poll_for_status(self, server_name: str, *, timeout_seconds: float = BLOCKING_GET_SECONDS) -> ServerStatus:
         """Send `GET /` to a server; return `success` for an answer of any status. Blocks the calling thread."""
         try:
             address = self._addresses()[server_name]
-            get_blocking(address.host, address.port, "/", timeout=BLOCKING_GET_SECONDS, callee=server_name)
+            get_blocking(address.host, address.port, "/", timeout=timeout_seconds, callee=server_name)
         except DeadlineExceeded:
             return "timeout"
         except ServerUnreachable:

@@ -30,10 +30,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "hf_utils",
         "gitlab_utils",
         "dataset_orchestrator",
+        "episode_types",
+        "single_agent_turn_types",
+        "testing",
         "vision_input",
     ),
     ("rollouts", "data", "launch", "sandbox", "exporters", "authoring", "workers", "analysis"),
-    ("base_resources_server", "base_responses_api_agent", "base_responses_api_model"),
+    ("base_environment_server", "base_resources_server", "base_responses_api_agent", "base_responses_api_model"),
     ("judge",),
     ("server_utils",),
     (
@@ -68,6 +71,7 @@ FACADES = frozenset(
         "benchmarks",
         "cli_setup_command",
         "dataset_orchestrator",
+        "episode_types",
         "hf_utils",
         "mcp_auto_exposure",
         "path_utils",
@@ -76,6 +80,7 @@ FACADES = frozenset(
         "rollout_observability",
         "secret_utils",
         "skills",
+        "tool_access",
     }
 )
 

@@ -167,7 +167,7 @@ def test_rows_with_an_input_are_listed():
     """Filling the prompt would replace their input."""
     rows = [{"q": 1}, {"responses_create_params": {"input": "mine"}}, {"responses_create_params": {"input": [{}]}}]
 
-    with pytest.raises(ValueError, match=r"2 rows already have responses_create_params.input: 1, 2"):
+    with pytest.raises(ValueError, match=r"2 rows have an input: 1, 2"):
         validate_prompt_compatibility(rows, PromptConfig(user="{q}"))
     validate_prompt_compatibility(rows[:1], PromptConfig(user="{q}"))
 

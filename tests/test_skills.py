@@ -25,9 +25,9 @@ def test_the_reference_names_path_hash_and_skills(skills):
     """It must be possible to find out later which instructions a rollout had."""
     reference = load_skill_directory(SkillsConfig(path=str(skills)).path)
 
-    assert reference["path"] == str(skills.resolve())
-    assert re.fullmatch("[0-9a-f]{12}", reference["hash"])
-    assert reference["skills"] == [
+    assert reference.path == str(skills.resolve())
+    assert re.fullmatch("[0-9a-f]{12}", reference.hash)
+    assert [skill.model_dump() for skill in reference.skills] == [
         {"name": "edit", "description": "Does edit.", "version": "1.2"},
         {"name": "search", "description": "Does search.", "version": "1.2"},
     ]
@@ -37,7 +37,7 @@ def test_a_relative_path_becomes_absolute(skills, monkeypatch):
     """The agent that copies the skills runs in another folder."""
     monkeypatch.chdir(skills.parent)
 
-    assert load_skill_directory("skills")["path"] == str(skills.resolve())
+    assert load_skill_directory("skills").path == str(skills.resolve())
 
 
 def test_the_hash_changes_only_with_content_and_names(skills):
@@ -153,7 +153,7 @@ def test_a_header_may_leave_out_all_but_the_name(tmp_path):
     path = tmp_path / "SKILL.md"
     path.write_bytes(b"\xef\xbb\xbf---\r\nname: x\r\n---\r\nbody\r\n")
 
-    assert parse_skill_md(path) == {"name": "x", "description": None, "version": None}
+    assert parse_skill_md(path).model_dump() == {"name": "x", "description": None, "version": None}
 
 
 def test_folders_that_are_no_skills_are_errors(skills, tmp_path):

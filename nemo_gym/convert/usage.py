@@ -1,4 +1,4 @@
-"""Convert token counts: Chat → Responses, Responses ↔ Messages. A count that is not reported is 0."""
+"""Convert token counts: Chat → Responses, Responses ↔ Messages. A detail that is not reported is None."""
 
 from typing import Any, TypeVar
 
@@ -10,9 +10,11 @@ from nemo_gym.wire.token_usage import NeMoGymResponseUsage
 Answer = TypeVar("Answer", bound=NeMoGymResponse | NeMoGymChatCompletion)
 
 
-def usage_from_chat(usage: Any) -> Json:
+def usage_from_chat(usage: Any) -> Json | None:
     """Convert the usage of a Chat completion to that of a Responses reply."""
-    usage = {} if usage is None else expect_dict(usage, "usage")
+    if usage is None:
+        return None
+    usage = expect_dict(usage, "usage")
     return responses_usage(
         _optional_count(usage, "prompt_tokens") or 0,
         _optional_count(usage, "completion_tokens") or 0,
@@ -49,12 +51,12 @@ def responses_usage(
     cached: int | None = None,
     reasoning: int | None = None,
 ) -> Json:
-    """Build the usage of a Responses reply; the total defaults to the sum, a detail to 0."""
+    """Build the usage of a Responses reply; the total defaults to the sum."""
     return {
         "input_tokens": input_tokens,
-        "input_tokens_details": {"cached_tokens": cached or 0},
+        "input_tokens_details": {"cached_tokens": cached},
         "output_tokens": output_tokens,
-        "output_tokens_details": {"reasoning_tokens": reasoning or 0},
+        "output_tokens_details": {"reasoning_tokens": reasoning},
         "total_tokens": input_tokens + output_tokens if total is None else total,
     }
 
@@ -72,6 +74,9 @@ def _optional_count(usage: Json, name: str) -> int | None:
     return None if value is None else expect_count(value, f"usage.{name}")
 
 
+_NO_TOKENS = responses_usage(0, 0, cached=0, reasoning=0)
+
+
 def with_numeric_usage(answer: Answer) -> Answer:
     """Return a response or completion whose token counts are numbers, 0 where the endpoint reports none."""
     usage: Any = answer.usage
@@ -80,7 +85,7 @@ def with_numeric_usage(answer: Answer) -> Answer:
         is_complete = details and all(details) and details[0].cached_tokens is not None
         if is_complete and details[1].reasoning_tokens is not None:
             return answer
-        counts = NeMoGymResponseUsage.model_validate(responses_usage(0, 0) if usage is None else _counts(usage))
+        counts = NeMoGymResponseUsage.model_validate(_NO_TOKENS if usage is None else _counts(usage))
         return answer.model_copy(update={"usage": counts})
     if usage is not None:
         return answer
@@ -92,6 +97,10 @@ def _counts(usage: NeMoGymResponseUsage) -> Json:
     cached = usage.input_tokens_details.cached_tokens if usage.input_tokens_details else None
     reasoning = usage.output_tokens_details.reasoning_tokens if usage.output_tokens_details else None
     counts = responses_usage(
-        usage.input_tokens, usage.output_tokens, total=usage.total_tokens, cached=cached, reasoning=reasoning
+        usage.input_tokens,
+        usage.output_tokens,
+        total=usage.total_tokens,
+        cached=cached or 0,
+        reasoning=reasoning or 0,
     )
     return {**usage.model_dump(), **counts}

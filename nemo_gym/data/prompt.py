@@ -86,6 +86,24 @@ class MaterializePromptsConfig(BaseNeMoGymCLIConfig):
     """The file for the filled rows."""
 
 
+@lru_cache(maxsize=256)
+def _read_prompt_config(path: Path, _modified: int, _size: int) -> PromptConfig:
+    """Read a prompt file. Modification time and size are part of the cache key, so a changed file is read again."""
+    try:
+        config = PromptConfig.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise PromptError(f"the prompt file is not valid YAML: {error}", where=str(path)) from None
+    except ValidationError as error:
+        problems = [
+            ": ".join([*map(str, detail["loc"]), detail["msg"].removeprefix("Value error, ")])
+            for detail in error.errors()
+        ]
+        fix = "write 'user: <text>' and optionally 'system: <text>'"
+        raise PromptError("; ".join(problems), where=str(path), fix=fix) from None
+    config._source = str(path)
+    return config
+
+
 def load_prompt_config(path: str | Path) -> PromptConfig:
     """Load the prompt file at `path`, relative to a search root; cached until the file changes.
 
@@ -96,6 +114,9 @@ def load_prompt_config(path: str | Path) -> PromptConfig:
     file = find_prompt_config(path)
     status = file.stat()
     return _read_prompt_config(file, status.st_mtime_ns, status.st_size)
+
+
+load_prompt_config.cache_clear = _read_prompt_config.cache_clear  # type: ignore[attr-defined]  # tests call it
 
 
 def find_prompt_config(path: str | Path) -> Path:
@@ -131,15 +152,17 @@ def validate_prompt_compatibility(rows: Iterable[Mapping[str, Any]], config: Pro
     if indices:
         listed = ", ".join(map(str, indices[:MAX_LISTED])) + (", …" if len(indices) > MAX_LISTED else "")
         fix = "remove the prompt config, or use rows without an input"
-        raise PromptError(f"{len(indices)} rows already have {PARAMS}.input: {listed}", where=config._source, fix=fix)
+        problem = (
+            f"{PARAMS}.input and a prompt config are mutually exclusive; {len(indices)} rows have an input: {listed}"
+        )
+        raise PromptError(problem, where=config._source, fix=fix)
 
 
 def apply_prompt_to_row(row: Mapping[str, Any], config: PromptConfig, *, where: str | None = None) -> Row:
     """Return a copy of `row` whose `responses_create_params.input` is the filled prompt."""
-    params = row.get(PARAMS) or {}
-    if not isinstance(params, Mapping):
-        raise PromptError(f"{PARAMS} should be an object", where=where)
-    return {**row, PARAMS: {**params, "input": fill_prompt(config, row, where=where)}}
+    params = row.get(PARAMS)
+    others = params if isinstance(params, Mapping) else {}  # a row may have any placeholder there
+    return {**row, PARAMS: {**others, "input": fill_prompt(config, row, where=where)}}
 
 
 def prompt_filler(config: PromptConfig) -> Callable[[Row, str], Row]:
@@ -261,24 +284,6 @@ def _row_error(line: int, problem: RowProblem, path: Path, *, others: int) -> Gy
 
 
 # -- templates ----------------------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=256)
-def _read_prompt_config(path: Path, _modified: int, _size: int) -> PromptConfig:
-    """Read a prompt file. Modification time and size are part of the cache key, so a changed file is read again."""
-    try:
-        config = PromptConfig.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise PromptError(f"the prompt file is not valid YAML: {error}", where=str(path)) from None
-    except ValidationError as error:
-        problems = [
-            ": ".join([*map(str, detail["loc"]), detail["msg"].removeprefix("Value error, ")])
-            for detail in error.errors()
-        ]
-        fix = "write 'user: <text>' and optionally 'system: <text>'"
-        raise PromptError("; ".join(problems), where=str(path), fix=fix) from None
-    config._source = str(path)
-    return config
 
 
 def _parse_template(template: str) -> Iterator[tuple[str, str | None, str, str | None]]:

@@ -34,7 +34,23 @@ class SkillsConfig(BaseModel):
     """A folder of skill folders."""
 
 
-def load_skill_directory(path: str | Path) -> dict[str, Any]:
+class Skill(BaseModel):
+    """The header of one `SKILL.md`."""
+
+    name: str
+    description: str | None = None
+    version: str | None = None
+
+
+class SkillsRef(BaseModel):
+    """What a row records about the skills of its run."""
+
+    path: str
+    hash: str
+    skills: list[Skill]
+
+
+def load_skill_directory(path: str | Path) -> SkillsRef:
     """Return the `skills_ref` of rows: absolute path, hash, and each skill's name, description and version.
 
     Raises:
@@ -48,14 +64,14 @@ def load_skill_directory(path: str | Path) -> dict[str, Any]:
     skills = [parse_skill_md(folder / SKILL_FILE) for folder in folders]
     if not skills:
         raise SkillsError("the folder has no skills", where=str(root), fix=f"add <skill>/{SKILL_FILE}")
-    names = [skill["name"] for skill in skills]
+    names = [skill.name for skill in skills]
     duplicates = sorted({name for name in names if names.count(name) > 1})
     if duplicates:
         raise SkillsError(f"two skills have the name {duplicates[0]!r}", where=str(root), fix="rename one of them")
-    return {"path": str(root), "hash": hash_skill_dir(root), "skills": skills}
+    return SkillsRef(path=str(root), hash=hash_skill_dir(root), skills=skills)
 
 
-def parse_skill_md(path: str | Path) -> dict[str, Any]:
+def parse_skill_md(path: str | Path) -> Skill:
     """Read name, description and version from the header of a `SKILL.md`; a missing description or version is None.
 
     Raises:
@@ -71,7 +87,7 @@ def parse_skill_md(path: str | Path) -> dict[str, Any]:
         raise SkillsError("the description must be text", where=location)
     metadata = header.get("metadata")
     version = metadata.get("version") if isinstance(metadata, dict) else None
-    return {"name": name, "description": description, "version": None if version is None else str(version)}
+    return Skill(name=name, description=description, version=None if version is None else str(version))
 
 
 def hash_skill_dir(path: str | Path) -> str:

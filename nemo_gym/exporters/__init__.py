@@ -5,8 +5,11 @@ and do not end the run. A new exporter is a subclass of `BaseExporter` and one l
 `[project.entry-points."nemo_gym.exporters"]`.
 
 - `base`: `BaseExporter`, `ExporterKey`; `registry`: finding and opening exporters, sending to all of them
-- `wandb_exporter`, `mlflow_exporter`: the built-in exporters
+- `wandb_exporter`, `mlflow_exporter`: the built-in exporters; `wandb`, `mlflow`: their public names
+- `EXPORTER_REGISTRY`: all exporter classes by name, found on first use
 """
+
+from typing import Any
 
 from nemo_gym.exporters.base import BaseExporter as BaseExporter
 from nemo_gym.exporters.base import ExporterKey as ExporterKey
@@ -18,3 +21,9 @@ from nemo_gym.exporters.registry import get_exporters as get_exporters
 from nemo_gym.exporters.registry import register_exporter_keys as register_exporter_keys
 from nemo_gym.exporters.registry import setup_exporters as setup_exporters
 from nemo_gym.exporters.registry import teardown_exporters as teardown_exporters
+
+
+def __getattr__(name: str) -> Any:
+    if name != "EXPORTER_REGISTRY":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return find_exporters()

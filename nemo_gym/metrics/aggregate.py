@@ -10,7 +10,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from nemo_gym.errors import GymError
 from nemo_gym.keys import AGENT_REF_KEY_NAME, MASK_SAMPLE_KEY, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
@@ -18,6 +18,7 @@ from nemo_gym.metrics.column_statistics import Numbers, describe, rollout_info, 
 from nemo_gym.wire.stored_rollout import RolloutId, Row, StoredRollout
 
 ComputeMetricsFn = Callable[[list[list[Row]]], dict[str, Any]]
+ComputeRepeatMetricsFn = Callable[[list[list[Row]]], list[dict[str, Any]]]
 GetKeyMetricsFn = Callable[[dict[str, Any]], dict[str, Any]]
 
 PER_TASK_METRICS = "per_task_metrics"
@@ -42,6 +43,8 @@ class AggregateMetrics(BaseModel):
     group_level_metrics: list[dict[str, Any]] = []
     agent_metrics: dict[str, Any] = {}
     key_metrics: dict[str, Any] = {}
+    repeat_level_metrics: list[dict[str, Any]] = Field(default=[], exclude_if=lambda entries: not entries)
+    """What a server computed for each repeat: entries with `_ng_rollout_index`."""
 
 
 class RolloutRowsError(GymError, ValueError):
@@ -198,33 +201,44 @@ def compute_aggregate_metrics(
     verify_responses: Iterable[Row],
     compute_metrics_fn: ComputeMetricsFn | None = None,
     get_key_metrics_fn: GetKeyMetricsFn | None = None,
+    compute_repeat_metrics_fn: ComputeRepeatMetricsFn | None = None,
 ) -> AggregateMetrics:
     """Compute the statistics of every number in the rollouts, over all tasks and for each task.
 
     `compute_metrics_fn` gets a list of scored results for each task. The metrics it returns are added to those of the
-    agent, except `per_task_metrics`, which are added to those of the tasks. `get_key_metrics_fn` selects the headline
-    metrics (default: the means). Failed rollouts are counted in `num_failed_rollouts`, masked ones in `coverage/…`, and
-    both are left out of everything else.
+    agent, except `per_task_metrics`, which are added to those of the tasks. `compute_repeat_metrics_fn` gets the same
+    and returns `repeat_level_metrics`. `get_key_metrics_fn` selects the headline metrics (default: the means). Failed
+    rollouts are counted in `num_failed_rollouts`, masked ones in `coverage/…`, and both are left out of the rest.
 
     Raises:
         RolloutRowsError: (a ValueError) the same rollout occurs twice.
     """
     stats = RolloutStats()
+    needs_results = compute_metrics_fn is not None or compute_repeat_metrics_fn is not None
     scored_results: dict[RolloutId, Row] = {}
     for result in verify_responses:
-        if stats.add(result) is not None and compute_metrics_fn is not None:
+        if stats.add(result) is not None and needs_results:
             scored_results[stats.last_id] = result
     agent_metrics = stats.metrics()
     groups = {group[TASK_INDEX_KEY_NAME]: group for group in stats.groups()}
+    ids_by_task = groupby(sorted(scored_results), key=itemgetter(0))
+    results_by_task = [[scored_results[rollout_id] for rollout_id in ids] for _, ids in ids_by_task]
     if compute_metrics_fn is not None:
-        ids_by_task = groupby(sorted(scored_results), key=itemgetter(0))
-        results_by_task = [[scored_results[rollout_id] for rollout_id in ids] for _, ids in ids_by_task]
         computed = dict(compute_metrics_fn(results_by_task) or {})
         _add_to_groups(groups, computed.pop(PER_TASK_METRICS, None) or [])
         agent_metrics |= computed
     key_metrics = (get_key_metrics_fn or mean_metrics)(agent_metrics) | stats.coverage()
     group_metrics = list(groups.values())
-    return AggregateMetrics(group_level_metrics=group_metrics, agent_metrics=agent_metrics, key_metrics=key_metrics)
+    return AggregateMetrics(
+        group_level_metrics=group_metrics,
+        agent_metrics=agent_metrics,
+        key_metrics=key_metrics,
+        repeat_level_metrics=(compute_repeat_metrics_fn or _no_repeat_metrics)(results_by_task),
+    )
+
+
+def _no_repeat_metrics(_: list[list[Row]]) -> list[dict[str, Any]]:
+    return []
 
 
 def _add_to_groups(groups: Mapping[int, Row], per_task: Sequence[Mapping[str, Any]]) -> None:
@@ -242,6 +256,10 @@ class AggregateMetricsMixin:
         """Return additional metrics, computed from the scored results of each task; by default none."""
         return {}
 
+    def compute_repeat_metrics(self, tasks: list[list[Row]]) -> list[dict[str, Any]]:  # noqa: ARG002 - for overriding
+        """Return metrics of each repeat, with its `_ng_rollout_index`; by default none."""
+        return []
+
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
         """Return the headline metrics: by default the means."""
         return mean_metrics(agent_metrics)
@@ -249,5 +267,8 @@ class AggregateMetricsMixin:
     async def aggregate_metrics(self, body: AggregateMetricsRequest) -> AggregateMetrics:
         """Answer `POST /aggregate_metrics`."""
         return compute_aggregate_metrics(
-            body.verify_responses, compute_metrics_fn=self.compute_metrics, get_key_metrics_fn=self.get_key_metrics
+            body.verify_responses,
+            compute_metrics_fn=self.compute_metrics,
+            get_key_metrics_fn=self.get_key_metrics,
+            compute_repeat_metrics_fn=self.compute_repeat_metrics,
         )

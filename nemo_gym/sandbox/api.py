@@ -53,6 +53,7 @@ class AsyncSandbox:
         self.spec = spec
         self._handle: SandboxHandle | None = None
         self._started_by_context = False
+        self._is_closed = False
 
     async def __aenter__(self) -> Self:
         if self.spec is not None:
@@ -97,6 +98,7 @@ class AsyncSandbox:
             raise SandboxError("the sandbox is already started", where=self._handle.sandbox_id)
         given_spec = spec or self.spec or SandboxSpec()
         metadata = {**attribution_metadata(os.environ), **given_spec.metadata}
+        self._is_closed = False
         try:
             self._handle = await self.provider.create(dataclasses.replace(given_spec, metadata=metadata))
             self.spec = given_spec
@@ -203,7 +205,9 @@ class AsyncSandbox:
         if self._handle is not None:
             await self.provider.close(self._handle)
             self._handle = None
-        await self._close_provider()
+        if not self._is_closed:
+            await self._close_provider()
+            self._is_closed = True
 
     async def disconnect(self) -> None:
         """Release the provider without stopping the sandbox, which another process started."""

@@ -143,7 +143,15 @@ async def _answer_ok(_: Request) -> Response:
     return Response(b'{"status":"ok"}', media_type="application/json")
 
 
+LIVENESS_PATHS = ("/", "/health", "/healthz", "/livez", "/readyz")
+"""The root, and the paths that load balancers and orchestrators ask by default."""
+
+
 def add_liveness(app: FastAPI) -> None:
-    """Answer `GET /` with `{"status": "ok"}`, outside the API schema. Idempotent."""
+    """Answer `GET /` and its aliases with `{"status": "ok"}`, outside the API schema. Idempotent.
+
+    A route of the app with one of these paths comes first.
+    """
     if not any(isinstance(route, Route) and route.endpoint is _answer_ok for route in app.router.routes):
-        app.router.routes.append(Route("/", _answer_ok, methods=["GET"], include_in_schema=False))
+        for path in LIVENESS_PATHS:
+            app.router.routes.append(Route(path, _answer_ok, methods=["GET"], include_in_schema=False))

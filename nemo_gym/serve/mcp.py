@@ -228,7 +228,11 @@ class ToolsOverMCP:
         def with_metadata(answer: Any) -> Any:
             if answer is not None and not isinstance(answer, dict):
                 return answer
-            return {**(answer or {}), MCP_METADATA_KEY: self.exposure.metadata(session_id, seed)}
+            answer = answer or {}
+            has_caller_id = isinstance(seed, dict) and {"resources_session_id", "episode_id"} <= seed.keys()
+            if has_caller_id:
+                return {**answer, "resources_tools": self.exposure.metadata(session_id, seed.get("task_data"))}
+            return {**answer, MCP_METADATA_KEY: self.exposure.metadata(session_id, seed)}
 
         await self.app(scope, _replay(body, receive), _ResponseRewriter(send, with_metadata))
 

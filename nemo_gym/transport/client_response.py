@@ -435,11 +435,15 @@ def raise_for_lost_session(response: Any, callee: str) -> None:
         )
 
 
-async def raise_for_status(response: ClientResponse) -> None:
-    """Raise aiohttp's ClientResponseError for 4xx and 5xx, with the body as its attribute `response_content`."""
+async def raise_for_status(response: ClientResponse, content: bytes | None = None) -> None:
+    """Raise aiohttp's ClientResponseError for 4xx and 5xx, with the body as its attribute `response_content`.
+
+    `content` is the body if the caller has read it.
+    """
     if is_ok(response):
         return
-    content = await _read_error_body(response)
+    if content is None:
+        content = await _read_error_body(response)
     error = await _response_error(response)
     error.response_content = content  # type: ignore[attr-defined]  # callers read it; aiohttp has no such field
     raise error

@@ -78,6 +78,9 @@ class NeMoGymAsyncOpenAI(BaseModel):
     """Has no effect; accepted because existing callers set it."""
     default_headers: dict[str, str] = Field(default_factory=dict, repr=False)
     max_http_attempts: int | None = Field(default=None, ge=1)
+    """Maximum requests per call; by default the rules of `MODEL_CALL`."""
+    max_connection_retries: int | None = Field(default=None, ge=0)
+    """Maximum further requests after a lost connection, if `max_http_attempts` is not set."""
 
     async def create_models(self, **kwargs: Any) -> dict[str, Any]:
         """Call `GET /models`; keyword arguments are the query parameters."""
@@ -144,6 +147,8 @@ class NeMoGymAsyncOpenAI(BaseModel):
         """Send one request with the retries of `MODEL_CALL`. Subclasses override this to add headers."""
         headers = {**self._key_headers("Authorization"), **self.default_headers, **(options.pop("headers", {}))}
         policy = MODEL_CALL.with_attempts(self.max_http_attempts)
+        if self.max_http_attempts is None and self.max_connection_retries is not None:
+            policy = replace(policy, attempts=self.max_connection_retries + 1)
         return await send(policy=policy, safe_to_retry=True, headers=headers, max_bytes=limits.answer, **options)
 
     def _key_headers(self, name: str) -> dict[str, str]:

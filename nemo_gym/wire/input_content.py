@@ -1,8 +1,8 @@
 """Content of Responses input: text, images, files, audio and video, as dictionaries."""
 
-from typing import Annotated, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import PydanticCustomError
 
 from nemo_gym.wire.base import TEXT_OR_LIST, AcceptObjects, Json, OpenDict, TaggedUnion
@@ -38,11 +38,16 @@ class NeMoGymResponseInputAudio(OpenDict):
     type: Literal["input_audio"]
 
 
+def _address_of_video(video: Any) -> Any:
+    """Return the address of a video; some rows have it as in Chat, `{"url": …}`."""
+    return video["url"] if isinstance(video, dict) and "url" in video else video
+
+
 class NeMoGymResponseInputVideo(OpenDict):
     """Our extension: a video by URL or inline, never both."""
 
     type: Literal["input_video"]
-    video_url: NotRequired[str | None]
+    video_url: NotRequired[Annotated[str | None, BeforeValidator(_address_of_video)]]
     video: NotRequired[str | None]
 
 

@@ -47,6 +47,12 @@ class BaseSeedSessionRequest(BaseModel):
     """The initial state of a session; empty unless a server declares fields."""
 
 
+class SeedSessionBody(BaseSeedSessionRequest):
+    """The body of a seed that a server does not read, except for the session id that some callers choose."""
+
+    resources_session_id: str | None = None
+
+
 class BaseSeedSessionResponse(BaseModel):
     pass
 

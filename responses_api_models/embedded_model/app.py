@@ -80,6 +80,8 @@ def first_set(*values: Any) -> Any:
 
 
 class EmbeddedModel(SimpleResponsesAPIModel):
+    REPORTS_EVERY_COUNT = True
+
     config: EmbeddedModelConfig
     _engine: Engine = PrivateAttr()
 

@@ -71,6 +71,7 @@ class ScriptedModelConfig(BaseResponsesAPIModelConfig):
 
 class ScriptedModel(SimpleResponsesAPIModel):
     HOSTING = "cell"
+    REPORTS_EVERY_COUNT = True
 
     config: ScriptedModelConfig
     _faults: Counter[int] = PrivateAttr(default_factory=Counter)

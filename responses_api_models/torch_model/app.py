@@ -60,6 +60,7 @@ class TorchChatParams(NeMoGymChatCompletionCreateParamsNonStreaming):
 class TorchModel(SimpleResponsesAPIModel):
     HOSTING = "cell"
     PASSES_ENGINE_OPTIONS = True
+    REPORTS_EVERY_COUNT = True
 
     config: TorchModelConfig
     _client: PacedOpenAI = PrivateAttr()

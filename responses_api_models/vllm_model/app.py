@@ -62,6 +62,7 @@ class VLLMModel(SimpleResponsesAPIModel):
 
     HOSTING = "cell"
     PASSES_ENGINE_OPTIONS = True
+    REPORTS_EVERY_COUNT = True
 
     config: VLLMModelConfig
     _clients: list[PacedOpenAI] = PrivateAttr()
