@@ -37,7 +37,9 @@ SOURCES = [
     "responses_api_models",
 ]
 SERVER_KINDS = ("resources_servers", "responses_api_agents", "responses_api_models")
-SEPARATE_SUITES = ("installed", "peers", "publish", "browser", "dialects", "docs", "trainers", "train", "trl", "vllm")
+SEPARATE_SUITES = (
+    "installed", "peers", "publish", "browser", "dialects", "docs", "trainers", "train", "trl", "vllm", "ray",
+)  # fmt: skip
 """Folders of `tests` that need an environment of other packages, or minutes."""
 VERSION_DEPENDENT_SUITES = (
     "capture", "cli", "compat", "config", "convert", "launch", "rollouts", "serve", "transport", "wire", "workers",
@@ -355,6 +357,11 @@ def npm_clients() -> None:
     stamp.write_text(digest)
 
 
+def ray() -> int:
+    """Run the same evaluations on real Ray clusters of several raylets on this machine; kill nodes and drivers."""
+    return run(environment(".venv-ray", ["ray"]), "-m", "pytest", "-q", "tests/ray", check=False)
+
+
 def vllm() -> int:
     """Test the token transport with real vLLM on this machine's CPU, if the engine can be installed."""
     engine = engine_environment()
@@ -471,6 +478,7 @@ def lock() -> int:
     run(*compile_command, "--no-deps", LOCKS / "weights.in", "-o", LOCKS / "weights.txt")
     flags = ["--extra", "dev", "--override", LOCKS / "without-torch.in"]
     run(*compile_command, *flags, "pyproject.toml", LOCKS / "trainers.in", "-o", LOCKS / "trainers.txt")
+    run(*compile_command, "--extra", "dev", "pyproject.toml", LOCKS / "ray.in", "-o", LOCKS / "ray.txt")
     npm = shutil.which("npm")
     if npm is not None:
         flags = ["--package-lock-only", "--omit-lockfile-registry-resolved", "--no-audit", "--no-fund"]
@@ -497,7 +505,7 @@ def release() -> int:
 def check() -> int:
     """Run every check of CI, in order."""
     own = (lint, types, test, test_newest, test_installed, docs, proofs, million, chaos_short, perf)
-    with_other_projects = (dialects, clients, train, train_trl, trainers, vllm)
+    with_other_projects = (dialects, clients, train, train_trl, trainers, vllm, ray)
     for step in (*own, *with_other_projects):
         say(step.__name__)
         status = step()
@@ -570,6 +578,7 @@ COMMANDS = {
     "dialects": dialects,
     "clients": clients,
     "vllm": vllm,
+    "ray": ray,
     "docs": docs,
     "perf": perf,
     "proofs": proofs,

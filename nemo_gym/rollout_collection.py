@@ -8,7 +8,6 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -16,8 +15,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from nemo_gym.capture.store import capture_store
 from nemo_gym.config.instances import server_instances
+from nemo_gym.config.keys import value_of
 from nemo_gym.config.search_roots import _resolve_under_cwd_or_install
 from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.config_types import BaseNeMoGymCLIConfig, BaseServerConfig, UploadRolloutsConfigMixin
@@ -41,21 +40,20 @@ from nemo_gym.keys import (
 from nemo_gym.metrics.prices import PriceTable
 from nemo_gym.rollouts.aggregate import aggregate_to_file, fetch_metrics
 from nemo_gym.rollouts.attribution import needed_servers, server_types
-from nemo_gym.rollouts.capture_join import attach_trajectory_record, build_trajectory, with_captures
+from nemo_gym.rollouts.capture_join import attach_trajectory_record, build_trajectory
 from nemo_gym.rollouts.collect import (
     DEFAULT_CONCURRENCY,
     AttemptRules,
     InFlight,
     Observer,
     RolloutRetryPolicy,
-    Send,
     collect,
     in_completion_order,
 )
 from nemo_gym.rollouts.crash_recovery import ServerMonitor
+from nemo_gym.rollouts.dispatch import Dispatcher, LeaseOptions, WorkloadPool, dispatching
 from nemo_gym.rollouts.limit_options import AtLeastOne, FailureOptions, LimitOptions
 from nemo_gym.rollouts.outcome import (
-    Job,
     Outcome,
     OutcomeCounts,
     ScoredRollout,
@@ -65,6 +63,7 @@ from nemo_gym.rollouts.outcome import (
 from nemo_gym.rollouts.plan import AgentNames, PlanOptions, PlanSummary
 from nemo_gym.rollouts.refusals import endpoint_refused
 from nemo_gym.rollouts.resume import CollectionRequest, PreparedRun, check_request, prepare_run_in_thread
+from nemo_gym.rollouts.rollout_sender import rollout_sender, run_on_agent
 from nemo_gym.rollouts.routing import AgentRoutes
 from nemo_gym.rollouts.row_selection import RowSelection, parse_limit
 from nemo_gym.rollouts.run_files import materialized_path_for
@@ -73,9 +72,8 @@ from nemo_gym.rollouts.scoring_rules import AGENTS, scoring_rules
 from nemo_gym.rollouts.stop_condition import StopCondition
 from nemo_gym.rollouts.store import RolloutStore
 from nemo_gym.rollouts.token_delivery import TokenDelivery
-from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status, setup_server_client
-from nemo_gym.transport import call_timing, deadlines, http_sessions
-from nemo_gym.transport.deadlines import ALLOWANCE_HEADER
+from nemo_gym.server_utils import ServerClient, setup_server_client
+from nemo_gym.transport import http_sessions
 from nemo_gym.wire.stored_rollout import Row
 
 logger = logging.getLogger("nemo_gym.rollouts")
@@ -196,7 +194,8 @@ class RolloutCollectionHelper:
 
     `observers` receive every outcome after it is stored. `on_reading` is called periodically, on another thread, with
     the number of rows read so far and the fraction of the file; then `on_plan` is called once with the summary of the
-    plan. `in_flight` lists the rollouts in flight. `monitor` knows the crashes of the servers.
+    plan. `in_flight` lists the rollouts in flight. `monitor` knows the crashes of the servers. With a `pool` of nodes,
+    rollouts run on all of them.
     """
 
     def __init__(
@@ -207,8 +206,12 @@ class RolloutCollectionHelper:
         on_plan: Callable[[PlanSummary], None] = lambda _: None,
         on_reading: Callable[[int, float], None] = lambda _rows, _fraction: None,
         monitor: ServerMonitor | None = None,
+        pool: WorkloadPool | None = None,
     ) -> None:
         self.monitor = monitor
+        self.pool = pool
+        self.dispatcher: Dispatcher | None = None
+        """With a pool: leases rollouts to the nodes; it has their statistics."""
         self.observers = list(observers)
         self.in_flight = in_flight if in_flight is not None else InFlight()
         self.on_plan = on_plan
@@ -236,7 +239,7 @@ class RolloutCollectionHelper:
 
         async def send(row: Row) -> RowAndResult:
             async with slots:
-                run = partial(_run_on_agent, client)
+                run = partial(run_on_agent, client)
                 return row, await (run(row) if tokens is None else tokens.run_row(row, run))
 
         return in_completion_order(map(send, examples))
@@ -290,34 +293,33 @@ class RolloutCollectionHelper:
         max_attempts = config.max_rollout_attempts or get_max_rollout_attempts()
         request = self._request(config, servers, max_attempts)
         counts = OutcomeCounts()
-        tokens = TokenDelivery.from_config(servers)
+        tokens = TokenDelivery.from_config(servers) if self.pool is None else None  # with a pool, nodes deliver them
         async with tokens or nullcontext():
             with RolloutStore(config.output_jsonl_fpath, sync_seconds=config.sync_seconds, on_sync=tokens) as store:
                 prepared = await prepare_run_in_thread(store, request)
                 self.on_plan(prepared.summary)
                 stop = _stop_condition(config, prepared, store)
-                await collect(
-                    prepared.jobs,
-                    rollout_sender(client, config, _process_config(), tokens),
-                    [counts, *self.observers, *observers, *([tokens] if tokens is not None else [])],
-                    concurrency=config.num_samples_in_parallel or DEFAULT_CONCURRENCY,
-                    store=store.write,
-                    rules=self.attempt_rules(config, servers),
-                    retries=RolloutRetryPolicy(max_attempts=max_attempts, pause_seconds=config.retry_pause_seconds),
-                    stop=stop,
-                    answered_job=prepared.answered_job,
+                concurrency = config.num_samples_in_parallel or DEFAULT_CONCURRENCY
+                leases = LeaseOptions(
+                    concurrency=concurrency,
+                    planned=prepared.summary.to_run,
+                    is_speculative=bool(value_of(servers, "speculative_copies")),
+                    limits=config.model_dump(include=set(LimitOptions.model_fields)),
                 )
-        if stop.reason is not None:
-            counts.stop(stop.reason, prepared.summary.to_run)
-            log = logger.info if stop.refusal else logger.warning  # `counts.problem` reports a refusal as an error
-            log("stopped early: %s; use --resume to run the rest", stop.reason)
-        if stop.refusal is not None:
-            failed = counts.failed.total() - counts.refused
-            failed_text = f", {failed} failed" if failed else ""
-            scored = prepared.summary.finished + counts.scored
-            not_tried = counts.not_run + counts.cancelled + counts.refused
-            summary = f"{scored} scored{failed_text}, {not_tried} not tried"
-            counts.problem = endpoint_refused(stop.refusal, servers, summary)
+                async with dispatching(self.pool, leases, self.in_flight) as self.dispatcher:
+                    await collect(
+                        prepared.jobs,
+                        rollout_sender(client, config, _process_config(), tokens),
+                        [counts, *self.observers, *observers, *([tokens] if tokens is not None else [])],
+                        concurrency=concurrency,
+                        store=store.write,
+                        rules=self.attempt_rules(config, servers),
+                        retries=RolloutRetryPolicy(max_attempts=max_attempts, pause_seconds=config.retry_pause_seconds),
+                        stop=stop,
+                        answered_job=prepared.answered_job,
+                        attempt_job=self.dispatcher.attempt if self.dispatcher is not None else None,
+                    )
+        _report_stop(stop, counts, prepared.summary, servers)
         logger.info("%s: %s", store.output, counts)
         if not config.disable_aggregation:
             try:
@@ -338,7 +340,7 @@ class RolloutCollectionHelper:
             max_tokens=config.max_tokens_per_rollout,
             in_flight=self.in_flight,
             needed_servers=needed_servers(servers),
-            monitor=self.monitor,
+            monitor=self.monitor if self.pool is None else None,  # each node attributes crashes to their rollouts
         )
 
     def _request(
@@ -394,6 +396,21 @@ class RolloutCollectionHelper:
         )
 
 
+def _report_stop(stop: StopCondition, counts: OutcomeCounts, summary: PlanSummary, servers: Mapping[str, Any]) -> None:
+    """Add the reason of an early stop to the counts, and log it."""
+    if stop.reason is not None:
+        counts.stop(stop.reason, summary.to_run)
+        log = logger.info if stop.refusal else logger.warning  # `counts.problem` reports a refusal as an error
+        log("stopped early: %s; use --resume to run the rest", stop.reason)
+    if stop.refusal is not None:
+        failed = counts.failed.total() - counts.refused
+        failed_text = f", {failed} failed" if failed else ""
+        scored = summary.finished + counts.scored
+        not_tried = counts.not_run + counts.cancelled + counts.refused
+        tried = f"{scored} scored{failed_text}, {not_tried} not tried"
+        counts.problem = endpoint_refused(stop.refusal, servers, tried)
+
+
 def _stop_condition(config: RolloutCollectionConfig, prepared: PreparedRun, store: RolloutStore) -> StopCondition:
     """Return the condition of an early stop; a resumed run starts with the tokens and costs of the earlier parts."""
     stop = StopCondition(
@@ -422,39 +439,6 @@ async def _aggregate(client: ServerClient, store: RolloutStore) -> None:
     fetch, failures = partial(fetch_metrics, client), read_rows(store.failures)
     for entry in await aggregate_to_file(store.aggregate_metrics, store.records(), fetch, failures=failures):
         logger.info("%s: %s", entry[AGENT_REF_KEY_NAME]["name"], entry["key_metrics"])
-
-
-def rollout_sender(
-    client: ServerClient,
-    config: LimitOptions,
-    settings: Mapping[str, Any],
-    tokens: TokenDelivery | None = None,
-    *,
-    keep_replies: int | None = None,
-) -> Send:
-    """Return the function that sends a job to its agent with deadline and limits.
-
-    It adds captures if they are on in `settings`, and captured tokens with `tokens`. With `keep_replies`, the
-    caller's number, a cancelled rollout returns what was generated; results go to a trainer and are not stored.
-    """
-    seconds = config.rollout_timeout_seconds
-    allowance = replace(config.allowance, keep_replies=keep_replies) if keep_replies else config.allowance
-    headers = {ALLOWANCE_HEADER: allowance.header_value()}
-
-    async def send(job: Job) -> Any:
-        call_timing.set_current_rollout(job.key.rollout_id)
-        with deadlines.time_limit(seconds):
-            return await _run_on_agent(client, job.row, headers=headers)
-
-    captures = capture_store(settings)
-    sender = send if tokens is None else tokens.wrap(send, stored=not keep_replies)
-    return sender if captures is None else with_captures(sender, captures)
-
-
-async def _run_on_agent(client: ServerClient, row: Row, **options: Any) -> Any:
-    response = await client.post(server_name=row[AGENT_REF_KEY_NAME]["name"], url_path="/run", json=row, **options)
-    await raise_for_status(response)
-    return await get_response_json(response)
 
 
 def _servers_config(client: Any) -> Mapping[str, Any]:

@@ -78,7 +78,8 @@ def peak_mb() -> float:
 
 def step(rows: Path, output: Path, rollouts: int, resume: bool) -> dict[str, float]:
     """Plan all rows, or resume, and run `rollouts` of them; return the CPU seconds of each part."""
-    from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper, _run_on_agent
+    from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
+    from nemo_gym.rollouts.rollout_sender import run_on_agent
 
     server_client = client()
     marks: dict[str, float] = {}
@@ -94,7 +95,7 @@ def step(rows: Path, output: Path, rollouts: int, resume: bool) -> dict[str, flo
 
         async def worker() -> None:
             for _ in calls_left:  # shared by all workers
-                await _run_on_agent(server_client, row)
+                await run_on_agent(server_client, row)
 
         began = time.process_time()
         await asyncio.gather(*(worker() for _ in range(CONCURRENCY)))

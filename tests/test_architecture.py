@@ -237,3 +237,33 @@ def test_a_component_folder_imports_no_other_component_folder():
                 parts = [tuple(name.split(".")[:2]) for name in names]
                 offences += [f"{path}: {part}" for part in parts if part[0] in COMPONENT_FOLDERS and part != folder]
     assert offences == []
+
+
+def test_only_the_ray_engine_imports_ray():
+    """Ray is an extra, heavy and slow to import: servers, trainers and the local engine must not load it.
+
+    `serve/webserver` joins the cluster of servers that call Ray themselves, as earlier versions did.
+    """
+    allowed = (PACKAGE / "launch" / "engines" / "ray", PACKAGE / "serve" / "webserver.py")
+    offences = []
+    for path in MODULES:
+        if path.is_relative_to(allowed[0]) or path == allowed[1]:
+            continue
+        for node in ast.walk(tree_of(path)):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [node.value] if isinstance(node, ast.Constant) and node.value == "ray.util" else []
+            offences += [f"{relative_name(path)}: {name}" for name in names if name.split(".")[0] == "ray"]
+    assert offences == []
+
+
+def test_only_the_choice_of_an_engine_names_the_ray_engine():
+    """Which engine is in use is known in one place."""
+    users = {
+        relative_name(path)
+        for path in MODULES
+        if not path.is_relative_to(PACKAGE / "launch" / "engines" / "ray")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nemo_gym.launch.engines.ray")
+    }
+    assert users == {"nemo_gym/launch/engines/base.py"}

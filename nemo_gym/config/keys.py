@@ -46,6 +46,8 @@ INT_LIST = ValueType("a list of whole numbers", lambda value: isinstance(value, 
 REQUIREMENTS = ValueType(
     "a list of requirements", lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value)
 )
+ENGINES = ("local", "ray")
+ENGINE = ValueType("one of " + ", ".join(ENGINES), lambda value: value in ENGINES)
 ACCESS_MODES = ("same-user", "token", "open")
 ACCESS = ValueType("one of " + ", ".join(ACCESS_MODES), lambda value: value in ACCESS_MODES)
 MAPPING = ValueType("a mapping", lambda value: isinstance(value, dict))
@@ -61,7 +63,7 @@ class Flag:
     metavar: str = ""
     """Name of the value in the help; empty for a switch."""
     command: str = ""
-    """The only command with the flag, as in `eval run`; empty for all commands that read a configuration."""
+    """The commands with the flag, as in `eval run`, separated by commas; empty for all that read a configuration."""
     title: str | None = None
     """Group in the help."""
     kind: Callable[[str], Any] = str
@@ -111,7 +113,8 @@ class Key:
 
 
 DEFAULT_HEAD_SERVER_PORT = 11000
-CONFIGURATION, MODEL = "configuration", "model"
+SERVING_COMMANDS = "eval run,env start"
+CONFIGURATION, MODEL, CLUSTER = "configuration", "model", "many machines (docs/many-machines.md)"
 _TABLE = (
     Key("config_paths", ANY, "Configuration files to merge; later files override earlier ones.",
         reserved=True, flag=Flag("--config", "PATH", title=CONFIGURATION, note="repeatable")),
@@ -153,6 +156,21 @@ _TABLE = (
     Key("dry_run", BOOL, "Build every server's environment, construct the server and stop before serving.", False,
         reserved=True),
     Key("nemo_gym_log_dir", FILLED_TEXT, "Folder for one log file per server.", reserved=True),
+    Key("engine", ENGINE, "Where servers run: `local`, on this machine, or `ray`, on every node of a Ray cluster.",
+        "local", nullable=False, flag=Flag("--engine", "NAME", SERVING_COMMANDS, CLUSTER)),
+    Key("ray_address", FILLED_TEXT, "Address of the Ray cluster that `engine: ray` joins, such as `10.0.0.1:6379`.",
+        default_note="that of the variable RAY_ADDRESS, else a cluster of this machine is started",
+        flag=Flag("--ray-address", "HOST:PORT", SERVING_COMMANDS, CLUSTER)),
+    Key("num_nodes", POSITIVE_INT, "Number of nodes that `engine: ray` uses.",
+        default_note="all of the cluster, also those that join later",
+        flag=Flag("--nodes", "N", SERVING_COMMANDS, CLUSTER, int)),
+    Key("node_resources", MAPPING, "What the servers of each node reserve: `{CPU: 8, memory: 16000000000, name: 1}`.",
+        default_note="one CPU"),
+    Key("node_shared_path", FILLED_TEXT, "Folder with the component folders that all nodes share; nothing is sent."),
+    Key("node_files", REQUIREMENTS, "Further files and folders below the working directory to send to every node."),
+    Key("node_start_timeout_seconds", POSITIVE_NUMBER, "Longest wait for nodes, and for the servers of a node.", 300),
+    Key("speculative_copies", BOOL, "Run the last 1 % of rollouts also on an idle node; the first outcome counts.",
+        False, nullable=False),
     Key("ray_head_node_address", TEXT, "Address of a Ray cluster to join.", reserved=True),
     Key("model_endpoint_readiness_timeout_seconds", NUMBER, "Longest wait for a model endpoint at start; 0 skips it.",
         600, reserved=True),
@@ -247,7 +265,7 @@ def known_keys() -> frozenset[str]:
 
 def keys_with_flags(command: str = "") -> list[tuple[Key, Flag]]:
     """Return the keys whose flag only `command` has; without `command`, those whose flag all commands have."""
-    return [(key, key.flag) for key in KEYS.values() if key.flag is not None and key.flag.command == command]
+    return [(key, key.flag) for key in KEYS.values() if key.flag is not None and command in key.flag.command.split(",")]
 
 
 def value_of(config: Mapping[str, Any], name: str) -> Any:

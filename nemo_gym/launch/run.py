@@ -5,7 +5,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +20,7 @@ from nemo_gym.global_config import GlobalConfigDictParser, GlobalConfigDictParse
 from nemo_gym.launch.app_listener import AppListener, close_listeners
 from nemo_gym.launch.cell_group import AnyLoopInstance, CellGroup, CellInstance
 from nemo_gym.launch.hosted_instances import Instance, find_instances
-from nemo_gym.launch.model_endpoints import SharedLimits
+from nemo_gym.launch.model_endpoints import SharedLimits, wait_for_endpoints
 from nemo_gym.launch.ports import Listeners, bind_listeners, with_open_head_port
 from nemo_gym.launch.server_process import ServerBoot
 from nemo_gym.launch.spawners import ZygoteSpawner
@@ -257,6 +257,10 @@ class Run:
         """Return the crashes since a time of processes that serve an instance; wait for reports that may follow."""
         return await self._cell_group.find_crashes(instance, since) if self._cell_group else []
 
+    def process_names(self) -> list[str]:
+        """Return the names of all server processes."""
+        return [unit.name for unit in self._supervisor.units]
+
     def lost_processes(self) -> list[str]:
         """Return the names of processes that ended and will not be restarted."""
         return [unit.name for unit in self._supervisor.units if unit.is_lost]
@@ -269,6 +273,19 @@ class Run:
     async def pending_calls(self, rollouts: Sequence[RolloutId]) -> dict[RolloutId, str]:
         """Return the calls that these rollouts wait for, by rollout, as reported by the cells."""
         return await fetch_waiting_calls(self._cell_group.links if self._cell_group else [], rollouts)
+
+    @property
+    def pool(self) -> None:
+        """The nodes of a cluster: none, the servers are on this machine."""
+        return
+
+    async def wait_for_endpoints(self, notify: Callable[[str], None]) -> None:
+        """Return when every model endpoint answers.
+
+        Raises:
+            ConfigError: an endpoint does not answer in time.
+        """
+        await wait_for_endpoints(as_dict(self.config), notify)
 
     async def stop(self) -> None:
         """Stop every server and release every port. Idempotent."""

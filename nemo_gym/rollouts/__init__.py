@@ -3,6 +3,8 @@
 - `plan`, `row_selection`, `routing`: from dataset rows to jobs; the agents of a row
 - `collect`: send jobs; retry policy; rollouts in flight; `stop_condition`: early stop; `limit_options`: its options
 - `crash_recovery`: rollouts that are sent again because another one ended their server
+- `rollout_sender`: send one job to its agent, with limits, captures and tokens
+- `leases`, `dispatch`, `node_collector`, `node_messages`: the same on many nodes: leases of the driver, jobs of a node
 - `outcome`, `attribution`, `scoring_rules`: how a rollout ended, which server failed, how an agent is scored
 - `refusals`: model endpoints that refuse one row, or the whole run
 - `store`, `output_guard`, `lock`, `run_files`, `run_identity`, `resume`: the files of a run, resume matching

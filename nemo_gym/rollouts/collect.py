@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 from nemo_gym.keys import NG_PHASES_KEY, NG_SECONDS_KEY, NG_TURN_SECONDS_KEY, NG_TURNS_KEY, RESPONSE_KEY_NAME
 from nemo_gym.rollouts.attribution import ServerTypeOf, classify_error, generated_response, is_call_timeout
@@ -64,6 +64,14 @@ ROLLOUT_DEADLINE = "rollout"
 
 Send = Callable[[Job], Awaitable[Any]]
 Observer = Callable[[Outcome], None]
+
+
+class AttemptJob(Protocol):
+    """Runs one attempt of a job. A cancellation is reported to `on_cancel` and raised again."""
+
+    def __call__(self, job: Job, *, on_cancel: Iterable[Observer] = ()) -> Awaitable[Outcome]: ...
+
+
 Clock = Callable[[], float]
 
 
@@ -240,6 +248,7 @@ async def collect(
     retries: RolloutRetryPolicy = NO_RETRIES,
     stop: StopCondition | None = None,
     answered_job: Job | None = None,
+    attempt_job: AttemptJob | None = None,
 ) -> None:
     """Send the jobs, `concurrency` at a time, until all are done or `stop` ends the run early.
 
@@ -248,13 +257,16 @@ async def collect(
     is full) ends the collection: jobs in flight are cancelled and reported as `CancelledRollout`. At most `concurrency`
     jobs are taken from `jobs` ahead of their outcomes. Afterwards `stop.reason` says why jobs were not sent, if any.
     `answered_job`, a job that an earlier run scored, may be sent again to test a model endpoint (`RefusalBreaker`).
+    `attempt_job` replaces `attempt` with `send` and `rules`, to run attempts on other nodes.
     """
     if concurrency < 1:
         raise ValueError(f"at least one rollout must be in flight, not {concurrency}")
     stop = stop or StopCondition()
     if answered_job is not None:
         stop.record_answer(answered_job, 0.0)
-    workers = _WorkerContext(send, tuple(observers), store, rules or AttemptRules(), retries, stop)
+    rules = rules or AttemptRules()
+    attempt_job = attempt_job or partial(attempt, send=send, rules=rules)
+    workers = _WorkerContext(attempt_job, tuple(observers), store, rules, retries, stop)
     queue = iter(jobs)
 
     async def worker() -> None:
@@ -292,7 +304,7 @@ class _StopNow(Exception):
 class _WorkerContext:
     """The arguments of `collect`, which all workers share, and the steps that a worker takes for one job."""
 
-    send: Send
+    attempt_job: AttemptJob
     observers: tuple[Observer, ...]
     store: Observer
     rules: AttemptRules
@@ -306,7 +318,7 @@ class _WorkerContext:
     async def run(self, job: Job) -> None:
         """Send a job, retry it as the policy allows, and report its final outcome."""
         sent_at = time.monotonic()
-        outcome = await attempt(job, self.send, self.rules, self.observers)
+        outcome = await self.attempt_job(job, on_cancel=self.observers)
         attempts = 1
         while True:
             pause = self._pause_after(outcome, attempts)
@@ -321,7 +333,7 @@ class _WorkerContext:
             try:
                 await asyncio.sleep(pause)
                 sent_at = time.monotonic()
-                outcome = await attempt(job.with_attempt(job.key.attempt + attempts), self.send, self.rules)
+                outcome = await self.attempt_job(job.with_attempt(job.key.attempt + attempts))
             except asyncio.CancelledError:
                 self._report(outcome)  # the previous attempt is stored, so its outcome is the final one
                 raise
@@ -341,7 +353,7 @@ class _WorkerContext:
 
     async def _send_again(self, job: Job) -> Outcome:
         """Send a job that was answered before; its outcome is not stored, but its tokens count."""
-        outcome = await attempt(job, self.send, self.rules)
+        outcome = await self.attempt_job(job)
         self.stop.add_attempt(outcome)
         return outcome
 

@@ -32,7 +32,7 @@ from nemo_gym.keys import AGENT_REF_KEY_NAME, AGENTS, ATTEMPT_INDEX_KEY_NAME, RO
 from nemo_gym.launch.background_run import log_line
 from nemo_gym.launch.model_endpoints import wait_for_endpoints
 from nemo_gym.launch.run import Run, runnable_config
-from nemo_gym.rollout_collection import RolloutCollectionHelper, rollout_sender
+from nemo_gym.rollout_collection import RolloutCollectionHelper
 from nemo_gym.rollouts.collect import DEFAULT_CONCURRENCY, RolloutRetryPolicy, attempt
 from nemo_gym.rollouts.crash_recovery import ServerMonitor
 from nemo_gym.rollouts.limit_options import LimitOptions
@@ -47,6 +47,7 @@ from nemo_gym.rollouts.outcome import (
     ScoredRollout,
     outcome_record,
 )
+from nemo_gym.rollouts.rollout_sender import rollout_sender
 from nemo_gym.rollouts.token_delivery import TokenDelivery
 from nemo_gym.serve.correlation import rollout_path_prefix
 from nemo_gym.serve.run_registry import registering

@@ -8,6 +8,7 @@ import argparse
 
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
+from nemo_gym.config.keys import CLUSTER
 from nemo_gym.errors import GymError
 
 POLL_SECONDS = 1.0
@@ -21,6 +22,7 @@ class ServersNotRunning(GymError, RuntimeError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_config_arguments(parser)
+    options.add_key_flags([options.FlagGroup(parser, CLUSTER)], "env start")
 
 
 def run(args: argparse.Namespace) -> int:

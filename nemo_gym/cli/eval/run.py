@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
+from nemo_gym.config.keys import CLUSTER
 from nemo_gym.errors import GymError, RolloutFailed, ServerUnreachable, raising_file_problems
 
 if TYPE_CHECKING:
@@ -76,10 +77,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits.integer("--max-rollout-tokens", tokens_help, "max_tokens_per_rollout")
     limits.integer("--max-total-tokens", "stop the run after N tokens in total")
     limits.decimal("--max-cost", "DOLLARS", "stop the run at this cost, by the price table `prices`", "max_total_cost")
+    cluster = options.FlagGroup(parser, CLUSTER)
     servers = options.FlagGroup(parser, "servers and output")
     servers.switch("--no-serve", "use servers that are running already")
     servers.text("--run", "RUN", "run to use with --no-serve: PID, head port or HOST:PORT", "run_name")
-    options.add_key_flags([servers], "eval run")
+    options.add_key_flags([servers, cluster], "eval run")
     servers.switch("--dry-run", "check rows and build the servers, collect nothing")
     servers.switch("-q --quiet", "show no progress")
     servers.json()

@@ -18,7 +18,7 @@ from nemo_gym.config.instances import server_instances
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import GymError, RolloutFailed
 from nemo_gym.journal import read_rows
-from nemo_gym.launch.run import Run
+from nemo_gym.launch.engines.base import ServerRun
 from nemo_gym.rollout_collection import RolloutCollectionHelper
 from nemo_gym.rollouts.plan import PlanSummary
 from nemo_gym.rollouts.store import RolloutStore
@@ -49,7 +49,7 @@ class Session:
     """The configuration of the servers, with their ports."""
     client: ServerClient
     wait_query: WaitQuery | None = None
-    run: Run | None = None
+    run: ServerRun | None = None
     """The servers, if this command started them."""
     head: BaseServerConfig | None = None
     """The head server, if another command started the servers."""
@@ -76,6 +76,7 @@ class Collector(RolloutCollectionHelper):
             on_plan=report_plan,
             on_reading=report_reading,
             monitor=session.run,
+            pool=session.run.pool if session.run else None,
         )
         self._session = session
 

@@ -13,14 +13,12 @@ from nemo_gym.cli.shared import options
 from nemo_gym.cli.shared.concurrency import cancel_on
 from nemo_gym.cli.terminal import output
 from nemo_gym.cli.terminal.log import ServerLogPrinter
-from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError
 from nemo_gym.global_config import GlobalConfigDictParser
 from nemo_gym.launch.cell import ServerImportError
-from nemo_gym.launch.model_endpoints import wait_for_endpoints
+from nemo_gym.launch.engines.base import Placement, ServerRun, choose_engine
 from nemo_gym.launch.ports import with_open_head_port
-from nemo_gym.launch.run import Run
 from nemo_gym.launch.server_block_check import check_server_blocks
 from nemo_gym.launch.supervisor import ServerDidNotStart
 from nemo_gym.serve.run_registry import registering
@@ -69,18 +67,24 @@ def allow_concurrency(config: DictConfig, concurrency: int | None, *, cells: int
 
 
 @asynccontextmanager
-async def running_servers(config: DictConfig, stop: asyncio.Event, *, cells: int, verbose: bool) -> AsyncIterator[Run]:
+async def running_servers(
+    config: DictConfig, stop: asyncio.Event, *, cells: int, verbose: bool, is_public: bool = False
+) -> AsyncIterator[ServerRun]:
     """Run the servers of `config` while the block runs; with `verbose`, print all of their output.
+
+    The engine of the configuration places them. `is_public`: clients on other machines than theirs call them.
 
     Raises:
         ServerDidNotStart: the servers cannot be started as configured, or a model endpoint does not answer.
         CommandInterrupted: `stop` was set before all servers were ready.
     """
-    run = Run(config, component_search_roots(), cells=cells, watch=ServerLogPrinter(verbose=verbose))
+    printer = ServerLogPrinter(verbose=verbose)
+    placement = Placement(config, component_search_roots(), cells, printer, is_public, output.notify)
+    run = choose_engine(config).create_run(placement)
     try:
         try:
             await cancel_on(stop, run.__aenter__())
-            await cancel_on(stop, wait_for_endpoints(as_dict(run.config), output.notify))
+            await cancel_on(stop, run.wait_for_endpoints(output.notify))
         except ConfigError as error:
             raise ServerDidNotStart(error.problem, where=error.where, fix=error.fix) from error
         with registering(run.config):

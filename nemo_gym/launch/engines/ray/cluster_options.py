@@ -1,0 +1,44 @@
+"""The keys of the configuration that the Ray engine reads."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from nemo_gym.config.keys import value_of
+from nemo_gym.errors import ConfigError
+from nemo_gym.launch.engines.ray.connection import CPU
+
+DEFAULT_RESOURCES = {CPU: 1.0}
+
+
+@dataclass(frozen=True)
+class RayOptions:
+    """The keys of the configuration that this engine reads."""
+
+    address: str | None = None
+    num_nodes: int | None = None
+    resources: Mapping[str, float] = field(default_factory=lambda: DEFAULT_RESOURCES)
+    shared_path: str | None = None
+    files: tuple[str, ...] = ()
+    start_seconds: float = 300.0
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """Read the keys.
+
+        Raises:
+            ConfigError: a resource is not a positive number.
+        """
+        wanted = value_of(config, "node_resources") or DEFAULT_RESOURCES
+        for name, amount in wanted.items():
+            if not isinstance(amount, int | float) or isinstance(amount, bool) or not amount > 0:
+                problem = f"{name} must be a positive number, not {amount!r}"
+                raise ConfigError(problem, where="node_resources", fix="such as {CPU: 8, memory: 16000000000}")
+        return cls(
+            address=value_of(config, "ray_address"),
+            num_nodes=value_of(config, "num_nodes"),
+            resources={str(name): float(amount) for name, amount in wanted.items()},
+            shared_path=value_of(config, "node_shared_path"),
+            files=tuple(value_of(config, "node_files") or ()),
+            start_seconds=float(value_of(config, "node_start_timeout_seconds")),
+        )

@@ -1,0 +1,53 @@
+"""Send a job to its agent, with the deadline, the limits, the captures and the tokens of its run."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from nemo_gym.capture.store import capture_store
+from nemo_gym.keys import AGENT_REF_KEY_NAME
+from nemo_gym.rollouts.capture_join import with_captures
+from nemo_gym.rollouts.collect import Send
+from nemo_gym.rollouts.limit_options import LimitOptions
+from nemo_gym.rollouts.outcome import Job
+from nemo_gym.rollouts.token_delivery import TokenDelivery
+from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
+from nemo_gym.transport import call_timing, deadlines
+from nemo_gym.transport.deadlines import ALLOWANCE_HEADER
+from nemo_gym.wire.stored_rollout import Row
+
+
+def rollout_sender(
+    client: ServerClient,
+    config: LimitOptions,
+    settings: Mapping[str, Any],
+    tokens: TokenDelivery | None = None,
+    *,
+    keep_replies: int | None = None,
+    stored: bool = True,
+) -> Send:
+    """Return the function that sends a job to its agent with deadline and limits.
+
+    It adds captures if they are on in `settings`, and captured tokens with `tokens`. With `keep_replies`, the
+    caller's number, a cancelled rollout returns what was generated, and results go to a trainer. Results that are not
+    `stored` by this process have their tokens deleted at once.
+    """
+    seconds = config.rollout_timeout_seconds
+    allowance = replace(config.allowance, keep_replies=keep_replies) if keep_replies else config.allowance
+    headers = {ALLOWANCE_HEADER: allowance.header_value()}
+
+    async def send(job: Job) -> Any:
+        call_timing.set_current_rollout(job.key.rollout_id)
+        with deadlines.time_limit(seconds):
+            return await run_on_agent(client, job.row, headers=headers)
+
+    captures = capture_store(settings)
+    sender = send if tokens is None else tokens.wrap(send, stored=stored and not keep_replies)
+    return sender if captures is None else with_captures(sender, captures)
+
+
+async def run_on_agent(client: ServerClient, row: Row, **options: Any) -> Any:
+    """Send a row to its agent and return the JSON of the answer."""
+    response = await client.post(server_name=row[AGENT_REF_KEY_NAME]["name"], url_path="/run", json=row, **options)
+    await raise_for_status(response)
+    return await get_response_json(response)
