@@ -4,14 +4,14 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from nemo_gym.convert.json_access import Json, new_id
+from nemo_gym.convert.json_access import Json, NewId
 
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 _COUNTS = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens", "total_tokens")
 
 
-def validate_or_repair(kind: type[AnswerT], answer: Json) -> AnswerT:
+def validate_or_repair(kind: type[AnswerT], answer: Json, *, new_id: NewId) -> AnswerT:
     """Return an answer as an object of the class `kind`; only one that is not valid is repaired, which takes time.
 
     Raises:
@@ -20,10 +20,10 @@ def validate_or_repair(kind: type[AnswerT], answer: Json) -> AnswerT:
     try:
         return kind.model_validate(answer)
     except ValidationError:
-        return kind.model_validate(with_required_fields(answer))
+        return kind.model_validate(with_required_fields(answer, new_id=new_id))
 
 
-def with_required_fields(answer: Json) -> Json:
+def with_required_fields(answer: Json, *, new_id: NewId) -> Json:
     """Return a completion or response with an id, a whole number as its time, and token counts that are numbers.
 
     A missing count is 0; the rest of the answer is unchanged, so that validation explains what else is wrong with it.

@@ -162,7 +162,14 @@ def serve_in_thread(app: ASGIApp, *, host: str, port: int) -> "tuple[uvicorn.Ser
     listener = listen(host, port)
     import uvicorn  # only a serving process needs it
 
-    config = uvicorn.Config(app, log_level="warning", access_log=False, loop="asyncio", http=CHECKED_PROTOCOL)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        loop="asyncio",
+        http=CHECKED_PROTOCOL,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,  # clients close idle connections after 5 s, the default of uvicorn too
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="nemo-gym-head", daemon=True)
     thread.start()

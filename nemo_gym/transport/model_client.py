@@ -28,6 +28,7 @@ from pydantic_core import from_json
 from nemo_gym.config.secret_text import mask_text
 from nemo_gym.config.secrets import Secret
 from nemo_gym.convert.answer_repair import validate_or_repair
+from nemo_gym.convert.json_access import new_id
 from nemo_gym.errors import DeadlineExceeded, GymError, ModelAnswerTooLarge, ModelFailed, ServerUnreachable
 from nemo_gym.transport import deadlines, http_sessions
 from nemo_gym.transport.client_response import LocalResponse, is_ok, raise_for_status, read_body
@@ -356,8 +357,7 @@ class AdaptiveLimit:
         self._pause_ends = 0.0
 
     def _pause_seconds_left(self) -> float:
-        shared_end = self._shared.pause_ends if self._shared else 0.0
-        return max(self._pause_ends, shared_end) - self._clock()
+        return max(self._pause_ends, self._shared.pause_ends if self._shared else 0.0) - self._clock()
 
 
 class PacedOpenAI(NeMoGymAsyncOpenAI):
@@ -494,11 +494,10 @@ def validate_answer(kind: type[AnswerT], answer: dict[str, Any], *, callee: str)
         ModelFailed: the answer is not a valid `kind`.
     """
     try:
-        return validate_or_repair(kind, answer)
+        return validate_or_repair(kind, answer, new_id=new_id)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
-        location = ".".join(map(str, problem["loc"]))
-        name = kind.__name__.removeprefix("NeMoGym")
+        location, name = ".".join(map(str, problem["loc"])), kind.__name__.removeprefix("NeMoGym")
         raise ModelFailed(
             f"the endpoint's answer is not a valid {name}: {location}: {problem['msg']}",
             where=callee,

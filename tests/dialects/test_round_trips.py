@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.convert import sse
@@ -23,7 +23,7 @@ from tests.dialects.strategies import (
     responses,
 )
 
-law = settings(max_examples=80, deadline=None)
+law = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def new_id(prefix: str) -> str:
