@@ -189,7 +189,7 @@ class PageFiles:
         path = {"": "index.html", "favicon.ico": "favicon.svg"}.get(path, path)
         entry = page_files().get(path)
         if entry is None:
-            return PlainTextResponse("page not entries", 404)
+            return PlainTextResponse("page not found", 404)
         content = entry.read_bytes()
         if path == "index.html" and self._write_token is not None:
             meta = f'<head>\n<meta name="{WRITE_TOKEN_META}" content="{self._write_token}">'
