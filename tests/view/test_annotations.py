@@ -1,4 +1,4 @@
-"""Labels of rollouts: the only thing that the viewer writes, and only for its own page."""
+"""Annotations of rollouts: the only thing that the viewer writes, and only for its own page."""
 
 import json
 import re
@@ -36,8 +36,8 @@ def page_token(client: TestClient) -> str:
     return match[1]
 
 
-def post(client: TestClient, label: Any, **headers: str) -> Any:
-    return client.post(PATH, json=label, headers={**ORIGIN, "x-gym-view-token": page_token(client), **headers})
+def post(client: TestClient, annotation: Any, **headers: str) -> Any:
+    return client.post(PATH, json=annotation, headers={**ORIGIN, "x-gym-view-token": page_token(client), **headers})
 
 
 def test_a_label_is_stored_next_to_the_run_and_shown(client: TestClient, index: RunDatabase) -> None:
@@ -57,8 +57,8 @@ def test_a_label_is_stored_next_to_the_run_and_shown(client: TestClient, index: 
 
 def test_the_last_label_counts_and_an_empty_one_removes_it(client: TestClient, index: RunDatabase) -> None:
     """People change their mind; the file keeps every line."""
-    for label in (LABEL, {**LABEL, "verdict": "good"}, {**LABEL, "verdict": "", "note": ""}):
-        assert post(client, label).status_code == 200
+    for annotation in (LABEL, {**LABEL, "verdict": "good"}, {**LABEL, "verdict": "", "note": ""}):
+        assert post(client, annotation).status_code == 200
 
     assert read_annotations(index.run.output) == {}
     assert len(annotations_path_for(index.run.output).read_text().splitlines()) == 3
@@ -118,7 +118,7 @@ def test_every_process_has_its_own_token(index: RunDatabase) -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "status"),
+    ("annotation", "status"),
     [
         ({**LABEL, "verdict": "nonsense"}, 400),
         ({**LABEL, "note": "x" * 4001}, 400),
@@ -133,10 +133,10 @@ def test_every_process_has_its_own_token(index: RunDatabase) -> None:
     ],
 )
 def test_a_label_that_makes_no_sense_is_refused(
-    client: TestClient, index: RunDatabase, label: Any, status: int
+    client: TestClient, index: RunDatabase, annotation: Any, status: int
 ) -> None:
     """One clear answer, and nothing is written."""
-    answer = post(client, label)
+    answer = post(client, annotation)
 
     assert answer.status_code == status and answer.json()["error"]
     assert not annotations_path_for(index.run.output).exists()
@@ -177,13 +177,13 @@ def test_lines_that_are_no_labels_are_skipped(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
-    """The user must learn that the label was not saved."""
+    """The user must learn that the annotation was not saved."""
     with pytest.raises(StoreError, match="nowhere"):
         append_annotation(tmp_path / "nowhere" / "rollouts.jsonl", Annotation(0, 0, "good"))
 
 
 def test_labels_are_data_for_the_calibration_of_judges(index_of: Callable[..., RunDatabase]) -> None:
-    """Beside each label stands what the verifier and the judge said."""
+    """Beside each annotation stands what the verifier and the judge said."""
     message = {"type": "message", "role": "assistant", "content": "[[A=B]]"}
     judged = [{"response": {"output": [message]}, "verdict_label": "A=B"}]
     run = index_of(record(0, 0, 1.0, judge_evaluations=judged), record(1, 0, 0.0))
@@ -209,6 +209,6 @@ def test_labels_belong_to_the_run_and_stay_out_of_bundles(index: RunDatabase, tm
     export_bundle([index], tmp_path / "bundle")
 
     assert annotations_path_for(index.run.output) in files_of_run(index.run.output)
-    assert find_runs([index.run.output.parent]) == [index.run], "the file of labels is no run"
+    assert find_runs([index.run.output.parent]) == [index.run], "the file of annotations is no run"
     texts = [path.read_text() for path in (tmp_path / "bundle" / "data").rglob("*.js")]
     assert len(texts) == 7 and not any("PRIVATE NOTE" in text or "unsure" in text for text in texts)
