@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nemo_gym.analysis.comparability import RunDifference, run_differences
-from nemo_gym.analysis.paired import PairedDifference, holm, paired_difference
+from nemo_gym.analysis.paired_tests import PairedDifference, holm, paired_difference
 from nemo_gym.wire.stored_rollout import StoredRollout
 
 LEVEL = 0.05

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     host_help = "address to serve on; a token is required unless loopback"
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help=host_help)
     flags.switch("--no-browser", "do not open a browser")
-    flags.switch("--no-annotations", "the page cannot label rollouts, so nothing is ever written")
+    flags.switch("--no-annotations", "the page cannot annotate rollouts, so nothing is written")
     flags.switch("--json", "print JSON (with --text)")
 
 

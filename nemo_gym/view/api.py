@@ -85,7 +85,7 @@ class Pages:
 
     def compare(self, request: Request) -> Response:
         runs = self._run(request), self._run(request, "other")
-        return JsonResponse(self._compared([request.path_params["run"], request.path_params["other"]], runs))
+        return JsonResponse(self._comparison([request.path_params["run"], request.path_params["other"]], runs))
 
     def compare_several(self, request: Request) -> Response:
         """Compare the runs that the query numbers, each with the first one."""
@@ -95,7 +95,7 @@ class Pages:
             return JsonResponse({"error": "runs must name at least two different runs, such as runs=0,1"}, 400)
         return JsonResponse(compare_several([self._runs[number] for number in numbers], numbers))
 
-    def _compared(self, numbers: Sequence[int], runs: tuple[RunDatabase, RunDatabase]) -> dict[str, Any]:
+    def _comparison(self, numbers: Sequence[int], runs: tuple[RunDatabase, RunDatabase]) -> dict[str, Any]:
         """Return the comparison of two runs; the last ones are kept, because the page asks again as a run grows."""
         key = (*numbers, *(run.version() for run in runs))
         result: dict[str, Any] | None = self._comparisons.get(key)
@@ -120,9 +120,9 @@ class Pages:
     def csv(self, request: Request) -> Response:
         """Return all rows of a selection as CSV, with the columns that the query names."""
         run, query = self._run(request), request.query_params
-        known = {column["name"]: column for column in statistics_of(run)["columns"]}
+        by_name = {column["name"]: column for column in statistics_of(run)["columns"]}
         names = (query.get("columns") or DEFAULT_CSV_COLUMNS).split(",")[:MAX_CSV_COLUMNS]
-        columns = [known[name] for name in names if name in known]
+        columns = [by_name[name] for name in names if name in by_name]
         selection = _selection(query)
         run.condition(selection.filter_text, selection.words)  # an invalid filter is a 400, not a broken file
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", run.run.name) + ".csv"
@@ -170,15 +170,15 @@ class Pages:
         return JsonResponse(live_state(self._run(request), self._entry(request), others))
 
     def annotations(self, request: Request) -> Response:
-        """Return the labels of the rollouts of a run."""
+        """Return the annotations of a run."""
         run = self._run(request)
-        labels = [asdict(one) for one in read_annotations(run.run.output).values()]
+        annotations = [asdict(one) for one in read_annotations(run.run.output).values()]
         path = str(annotations_path_for(run.run.output))
-        facts = {"enabled": self._has_annotations, "path": path, "run": str(run.run.output), "annotations": labels}
+        facts = {"enabled": self._has_annotations, "path": path, "run": str(run.run.output), "annotations": annotations}
         return JsonResponse(facts)
 
     async def annotate(self, request: Request) -> Response:
-        """Store the label of a rollout; `AccessCheck` has checked that the page sent it."""
+        """Store the annotation of a rollout; `AccessCheck` has checked that the page sent it."""
         run = self._run(request)
         body = b""
         async for chunk in request.stream():

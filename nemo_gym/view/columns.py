@@ -36,11 +36,13 @@ def describe_columns(run: RunDatabase, ranges: Mapping[str, Sequence[Any]], roll
     for name, (count, low, high) in ranges.items():
         group = "phase" if name.removeprefix("seconds_") in PHASES else "tokens" if name.startswith(_TOKENS) else "main"
         facts = {"kind": "number", "group": group, "count": count, "min": low, "max": high}
-        columns.append({**_named(name), **facts})
+        columns.append({**_name_and_title(name), **facts})
     if any(column["name"] in ("tokens_in", "tokens_out") for column in columns):
-        columns.append({**_named(_TOKENS), "kind": "number", "group": _TOKENS, "count": rollouts})
+        columns.append({**_name_and_title(_TOKENS), "kind": "number", "group": _TOKENS, "count": rollouts})
     columns += _name_columns(run)
-    columns += [{**_named(name), "kind": "text", "group": "main", "count": n} for name, n in _text_counts(run).items()]
+    columns += [
+        {**_name_and_title(name), "kind": "text", "group": "main", "count": n} for name, n in _text_counts(run).items()
+    ]
     for name, (count, low, high) in run.component_ranges().items():
         facts = {"name": name, "title": name, "key": f"components.{name}", "kind": "number", "group": "component"}
         columns.append({**facts, "count": count, "min": low, "max": high})
@@ -57,7 +59,7 @@ def cell_value(row: dict[str, Any], column: dict[str, Any]) -> Any:
     return "" if value is None else value
 
 
-def _named(column: str) -> dict[str, Any]:
+def _name_and_title(column: str) -> dict[str, Any]:
     name = NAMES_IN_FILTERS.get(column, column)
     title = TITLES.get(column) or column.replace("_", " ").capitalize()
     return {"name": name, "title": title, **({"key": column} if name != column else {})}
@@ -79,7 +81,9 @@ def _name_columns(run: RunDatabase) -> list[dict[str, Any]]:
                 key = {"key": f"labels.{name}"} if name in labels else {}
                 key = {"key": "annotation.verdict"} if name == "annotation" else key
                 values = [value for value, _ in counts]
-                columns.append({**_named(name), **key, **facts, "count": sum(n for _, n in counts), "values": values})
+                columns.append(
+                    {**_name_and_title(name), **key, **facts, "count": sum(n for _, n in counts), "values": values}
+                )
     return columns
 
 

@@ -129,7 +129,7 @@ class RunDatabase(RunIndex):
             if start >= DEEP and self._column(sort) != "r.task":
                 ids: Sequence[int] = self._ordered_ids(database, selection)[start : start + count]
             else:
-                query = f"SELECT id {self._ordered(selection, condition)} LIMIT ? OFFSET ?"
+                query = f"SELECT id {self._order_clauses(selection, condition)} LIMIT ? OFFSET ?"
                 ids = [row[0] for row in database.execute(query, (*condition.values, count, start))]
             return ResultPage(total, _read_rows(database, ids), start)
 
@@ -313,7 +313,7 @@ class RunDatabase(RunIndex):
         """Return the SQL of a column to sort by; that of the task for an unknown name."""
         return COLUMNS.get(sort) or self.columns().get(sort, "r.task")
 
-    def _ordered(self, selection: Selection, condition: Condition) -> str:
+    def _order_clauses(self, selection: Selection, condition: Condition) -> str:
         """Return the clauses FROM, WHERE and ORDER BY of a selection."""
         column = self._column(selection.sort)
         direction = "DESC" if selection.down else "ASC"
@@ -327,7 +327,7 @@ class RunDatabase(RunIndex):
         ids: array[int] | None = self._orders.get(key)
         if ids is None:
             condition = self.condition(selection.filter_text, selection.words)
-            query = f"SELECT id {self._ordered(selection, condition)}"
+            query = f"SELECT id {self._order_clauses(selection, condition)}"
             ids = array("Q", (row[0] for row in database.execute(query, condition.values)))
             self._orders.keep(key, ids)
         return ids
@@ -342,13 +342,13 @@ class RunDatabase(RunIndex):
             place = ids.index(row[0]) if row else None
         except ValueError:  # the rollout does not match
             place = None
-        found: dict[str, tuple[int, int] | None] = {"previous": None, "next": None}
+        neighbours: dict[str, tuple[int, int] | None] = {"previous": None, "next": None}
         if place is not None:
             for name, other in (("previous", place - 1), ("next", place + 1)):
                 if 0 <= other < len(ids):
                     query = "SELECT task, rollout FROM rollouts WHERE id = ?"
-                    found[name] = database.execute(query, (ids[other],)).fetchone()
-        return found
+                    neighbours[name] = database.execute(query, (ids[other],)).fetchone()
+        return neighbours
 
     def _total(self, database: sqlite3.Connection, condition: Condition) -> int:
         """Count the matching rows; the last totals are kept."""

@@ -1,6 +1,6 @@
 """Serve the viewer's page and its JSON on loopback, for browsers on this machine.
 
-Only GET and HEAD are allowed, and POST to store the label of a rollout (unless annotations are off), which needs a
+Only GET and HEAD are allowed, and POST to store the annotation of a rollout (unless annotations are off), which needs a
 token that only the page has. Other web pages cannot read from it: the headers Host and Origin must name the server. On
 any other address than loopback a token is required; on loopback `gym view` answers processes of the user only.
 """
@@ -68,7 +68,7 @@ def view_app(
 ) -> Starlette:
     """Return the application that shows the runs. With a `token`, requests without it are rejected.
 
-    `advice` says what to do about a failure, by its kind. With `has_annotations`, the page can label rollouts.
+    `advice` says what to do about a failure, by its kind. With `has_annotations`, the page can annotation rollouts.
     """
     pages = Pages(runs, advice or {}, has_annotations=has_annotations)
     write_token = secrets.token_urlsafe(24) if has_annotations else None
@@ -163,18 +163,18 @@ class AccessCheck:
         return None if hmac.compare_digest(token.encode(), self._token.encode()) else "the token is missing or wrong"
 
     def _write_problem(self, request: Request) -> str | None:
-        """Return the reason why a request that is not a reading one is rejected; None for a label from the page."""
-        is_label = request.method == "POST" and _ANNOTATIONS_PATH.fullmatch(request.url.path) is not None
-        if not is_label or self._write_token is None:
+        """Return the reason why a request that is not a reading one is rejected; None for one of the page."""
+        is_annotation = request.method == "POST" and _ANNOTATIONS_PATH.fullmatch(request.url.path) is not None
+        if not is_annotation or self._write_token is None:
             return "only GET and HEAD are allowed"
         sent = request.headers.get(WRITE_TOKEN_HEADER, "")
         if not hmac.compare_digest(sent.encode(), self._write_token.encode()):
             return "the token of the page is missing or wrong: load the page again"
         origin = request.headers.get("origin")
         if origin is None or urlsplit(origin).netloc != request.headers.get("host"):
-            return "labels are accepted from the page of the viewer only"
+            return "annotations are accepted from the page of the viewer only"
         is_json = request.headers.get("content-type", "").partition(";")[0].strip() == "application/json"
-        return None if is_json else "a label is sent as application/json"
+        return None if is_json else "an annotation is sent as application/json"
 
 
 class PageFiles:
@@ -202,13 +202,13 @@ def page_files() -> dict[str, Traversable]:
     """Return the files of the page by their path below `static`."""
 
     def inside(folder: Traversable, prefix: str) -> dict[str, Traversable]:
-        found: dict[str, Traversable] = {}
+        entries: dict[str, Traversable] = {}
         for entry in folder.iterdir():
             if entry.is_dir():
-                found |= inside(entry, f"{prefix}{entry.name}/")
+                entries |= inside(entry, f"{prefix}{entry.name}/")
             elif entry.name.endswith(tuple(MEDIA_TYPES)):
-                found[f"{prefix}{entry.name}"] = entry
-        return found
+                entries[f"{prefix}{entry.name}"] = entry
+        return entries
 
     return inside(files("nemo_gym.view").joinpath("static"), "")
 

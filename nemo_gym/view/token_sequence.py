@@ -45,12 +45,12 @@ def read_sequence(record: Mapping[str, Any], first_event: int) -> TokenSequence:
         if not isinstance(item, dict) or not isinstance(item.get(GENERATED_IDS), list):
             continue
         prompt, generated, numbers = (_integers(item, name) for name in TOKEN_FIELDS)
-        known = len(sequence.ids)
-        if prompt[:known] != sequence.ids:
+        length = len(sequence.ids)
+        if prompt[:length] != sequence.ids:
             sequence.is_contiguous = False
             sequence.add("prompt", [int(one) for one in prompt])
         else:
-            sequence.add("tool" if known else "prompt", [int(one) for one in prompt[known:]])
+            sequence.add("tool" if length else "prompt", [int(one) for one in prompt[length:]])
         log_probs = [float(one) if isinstance(one, int | float) and math.isfinite(one) else None for one in numbers]
         log_probs += [None] * (len(generated) - len(log_probs))
         facts = {"turn": turns[place]} if place in turns else {}

@@ -113,14 +113,14 @@ def _extraction(
     extracted = facts["extracted"]
     if not extracted:
         return {}
-    found: dict[str, Any] = {}
+    place: dict[str, Any] = {}
     total, events = read_events(record)
     for event in reversed(events[-50:]):
         if event["kind"] == "message" and event["side"] == "came" and extracted in event_text(record, event["number"]):
-            found["extracted_event"] = event["number"]
+            place["extracted_event"] = event["number"]
             break
     same = [one["rollout"] for one in repeats if one["extracted"] == extracted and one["rollout"] != facts["rollout"]]
-    return {**found, **({"same_answer": same[:64]} if same else {})} if total else {}
+    return {**place, **({"same_answer": same[:64]} if same else {})} if total else {}
 
 
 def _limits(record: Mapping[str, Any], facts: Mapping[str, Any], run: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -42,3 +42,25 @@ async def test_replies_that_are_no_responses_add_nothing():
     assert await log.prefix_response() is None
     log.add("no mapping", response(MESSAGE))
     assert (await log.prefix_response())["output"] == [MESSAGE]
+
+
+async def test_a_failed_rollout_keeps_the_tokens_of_its_turns():
+    """The page of a failed rollout shows what it had cost until then, turn by turn."""
+    log = ReplyLog()
+    usage = {
+        "input_tokens": 9,
+        "output_tokens": 4,
+        "total_tokens": 13,
+        "input_tokens_details": {"cached_tokens": 5},
+        "output_tokens_details": {"reasoning_tokens": 3},
+    }
+    log.add({"input": "hi"}, reply({"id": "r", "output": [CALL], "usage": usage}))
+    log.add({"input": [CALL, OUTPUT]}, reply({"id": "s", "output": [MESSAGE]}))
+
+    prefix = await log.prefix_response(with_turns=True)
+
+    assert prefix is not None
+    assert prefix["_ng_turns"] == [[1, 9, 5, 4, 3], [1]]
+    assert prefix["usage"]["input_tokens_details"] == {"cached_tokens": 5}
+    assert prefix["usage"]["output_tokens_details"] == {"reasoning_tokens": 3}
+    assert "_ng_turns" not in (await log.prefix_response() or {}), "a response has no such field"

@@ -82,10 +82,10 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
     A corrected value below 0.05 keeps the chance of any false finding among all tests below 5 %.
     """
-    known = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
-    scaled = (min(1.0, p * (len(known) - rank)) for rank, (p, _) in enumerate(known))
+    numbered = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    scaled = (min(1.0, p * (len(numbered) - rank)) for rank, (p, _) in enumerate(numbered))
     corrected: list[float | None] = [None] * len(p_values)
-    for (_, place), value in zip(known, accumulate(scaled, max), strict=True):
+    for (_, place), value in zip(numbered, accumulate(scaled, max), strict=True):
         corrected[place] = value
     return corrected
 

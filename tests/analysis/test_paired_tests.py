@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.analysis.paired import EXACT, STUDENT, exact_p, holm, paired_difference, student_p
+from nemo_gym.analysis.paired_tests import EXACT, STUDENT, exact_p, holm, paired_difference, student_p
 
 # Computed with scipy 1.17.1: 2 * stats.t.sf(abs(t), freedom).
 STUDENT_VALUES = [
