@@ -7,7 +7,7 @@
     SHOWN_FLIPS = 12;
   const VERDICTS = { better: "better", worse: "worse", "no clear change": "no clear change" };
 
-  const points = (/** @type {number | null} */ value, /** @type {boolean} */ isPoints) =>
+  const points = (/** @type {any} */ value, /** @type {boolean} */ isPoints) =>
     value === null || value === undefined ? value : isPoints ? value * 100 : value;
   const formatP = (/** @type {number | null} */ p) =>
     p === null || p === undefined ? "–" : p < 0.001 ? "< 0.001" : String(Number(p.toPrecision(2)));
