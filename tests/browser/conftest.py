@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,15 @@ import pytest
 import uvicorn
 
 from nemo_gym.launch.ports import listen
+from nemo_gym.rollouts.run_files import RunFiles
 from nemo_gym.view.database import RunDatabase
 from nemo_gym.view.server import view_app
+from tests.view.records import failure, record, write
 
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 CHROMIUM = os.environ.get("GYM_TEST_BROWSER") or next(filter(None, map(shutil.which, BROWSERS)), None)
 """The first browser that is installed; the variable selects another one."""
-EXPECTED_COMPLAINTS = re.compile("status of 400|ERR_CONNECTION_REFUSED")
+EXPECTED_COMPLAINTS = re.compile("status of 40[04]|ERR_CONNECTION_REFUSED")
 SCREENSHOTS = os.environ.get("GYM_SCREENSHOT_DIR")
 
 
@@ -42,7 +44,9 @@ def page(browser: Any) -> Iterator[Any]:
 
     A filter with a mistake is answered 400, and at the end of a test the server goes before the page does.
     """
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context = browser.new_context(
+        viewport={"width": 1280, "height": 900}, permissions=["clipboard-read", "clipboard-write"]
+    )
     page = context.new_page()
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -57,6 +61,26 @@ def page(browser: Any) -> Iterator[Any]:
     yield page
     context.close()
     assert complaints == []
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., RunDatabase]:
+    """Write rollouts and return their index."""
+
+    def make(*records: Any, failures: tuple[Any, ...] = (), name: str = "run") -> RunDatabase:
+        output = write(tmp_path / name / "rollouts.jsonl", *records)
+        write(tmp_path / name / "rollouts_failures.jsonl", *failures)
+        index = RunDatabase(RunFiles(output), tmp_path / f"{name}.sqlite")
+        index.build()
+        return index
+
+    return make
+
+
+def twenty(make: Callable[..., RunDatabase], name: str = "run", solved: int = 3) -> RunDatabase:
+    """Ten tasks twice; each task whose number is divisible by `solved` has reward 0, and the last rollout failed."""
+    scored = [record(task, repeat, float(task % solved != 0)) for task in range(10) for repeat in range(2)]
+    return make(*scored[:-1], failures=(failure(9, 1),), name=name)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The viewer in a real browser: opened, filtered, read, followed and exported, also with hostile rollouts in it."""
+"""The viewer in a real browser: the tasks that a researcher has, from the question to the answer."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,70 +6,101 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.rollouts.run_files import RunFiles
 from nemo_gym.view.database import RunDatabase
 from nemo_gym.view.export import export_bundle
-from tests.browser.conftest import keep, served_page
-from tests.view.records import append, failure, record, timed_record, write
+from tests.browser.conftest import keep, served_page, twenty
+from tests.view.records import append, failure, record, timed_record
 
-HOSTILE = [
-    "<script>window.hacked = 1</script>",
-    '<img src=x onerror="window.hacked = 1">',
-    "</pre></article><svg onload=window.hacked=1>",
-    "[click](javascript:window.hacked=1)",
-    "\u202egnp.exe",
-    "\x1b[31mred\x1b[0m",
-    "'; DROP TABLE rollouts; --",
-]
+Make = Callable[..., RunDatabase]
 
 
-@pytest.fixture
-def make(tmp_path: Path) -> Callable[..., RunDatabase]:
-    def make(*records: Any, failures: tuple[Any, ...] = (), name: str = "run") -> RunDatabase:
-        output = write(tmp_path / name / "rollouts.jsonl", *records)
-        write(tmp_path / name / "rollouts_failures.jsonl", *failures)
-        index = RunDatabase(RunFiles(output), tmp_path / f"{name}.sqlite")
-        index.build()
-        return index
-
-    return make
-
-
-def twenty(make: Callable[..., RunDatabase], name: str = "run", solved: int = 3) -> RunDatabase:
-    scored = [record(task, repeat, float(task % solved != 0)) for task in range(10) for repeat in range(2)]
-    return make(*scored[:-1], failures=(failure(9, 1),), name=name)
-
-
-def test_why_did_these_fail_is_answered_in_a_few_clicks(page: Any, make: Callable[..., RunDatabase]) -> None:
+def test_why_did_these_fail_is_answered_in_a_few_clicks(page: Any, make: Make) -> None:
     """Overview, the failures, one of them, what was said."""
     with served_page(twenty(make)) as url:
         page.goto(url)
-        page.get_by_text("Mean reward").wait_for()
+        page.get_by_text("Mean reward").first.wait_for()
         keep(page, "overview")
-        row = page.locator("tr", has_text="timeout")
-        row.get_by_role("link", name="look").click()
-        page.locator("#range", has_text="1–1 of 1").first.wait_for()
-        page.locator("tbody tr").first.click()
-        page.get_by_text("policy_model: too slow").wait_for()
+        page.locator(".kinds a", has_text="timeout").click()
+        page.locator("#range", has_text="1 – 1 of 1").wait_for()
+        page.locator(".rw-row").first.dblclick()
+        page.locator(".failpanel").wait_for()
 
-        assert "failed: timeout" in page.locator("h1").inner_text()
+        assert page.locator("h1").inner_text() == "Task 9, repeat 1"
+        assert "too slow" in page.locator(".failpanel").inner_text()
+        assert "not scored" in page.locator(".verdict").inner_text()
 
 
-def test_the_overview_says_what_the_time_was_spent_on(page: Any, make: Callable[..., RunDatabase]) -> None:
-    """Latency per phase on the run's page, and a bar on the rollout's."""
+def test_is_the_verifier_wrong_is_seen_beside_the_conversation(page: Any, make: Make) -> None:
+    """Extracted and expected stand side by side with their difference, and the filter finds such rollouts."""
+    with served_page(twenty(make)) as url:
+        page.goto(f"{url}#/run/0/rollouts")
+        page.fill("#filter", 'reward < 1 and extracted == "nothing"')
+        page.locator("#range", has_text="of 7").wait_for()
+        page.locator(".rw-row").first.click()
+        page.locator(".drawer .ans").wait_for()
+        page.keyboard.press("Enter")
+        page.locator(".verdict .ans").wait_for()
+
+        assert page.locator(".verdict .ans mark.del").count() > 0
+        assert page.locator(".verdict .ans mark.add").count() > 0
+
+
+def test_the_longest_rollouts_are_one_click_away(page: Any, make: Make) -> None:
+    """A click on a column sorts, a second one reverses; the order is in the address."""
+    slow = [timed_record(task, 4.0 + task, queue=0.5, model=2.5 + task, tools=0.6, verify=0.4) for task in range(8)]
+    with served_page(make(*slow)) as url:
+        page.goto(f"{url}#/run/0/rollouts")
+        page.get_by_role("columnheader", name="Time").get_by_role("button").click()
+        page.locator(
+            '[role=columnheader][aria-sort="descending"], [role=columnheader][aria-sort="ascending"]'
+        ).wait_for()
+        page.get_by_role("columnheader", name="Time").get_by_role("button").click()
+        page.locator('[role=columnheader][aria-sort="descending"]').wait_for()
+        page.locator('.rw-row[aria-rowindex="2"]', has_text="7:0").wait_for()
+
+        assert "sort=seconds" in page.url
+
+
+def test_where_the_time_went_is_shown_for_the_run_and_the_rollout(page: Any, make: Make) -> None:
+    """A chart of the phases on the run's page with its numbers as a table, and a bar on the rollout's."""
     slow = [timed_record(task, 4.0 + task, queue=0.5, model=2.5 + task, tools=0.6, verify=0.4) for task in range(8)]
     with served_page(make(*slow)) as url:
         page.goto(url)
-        page.locator("h2", has_text="Latency").wait_for()
+        card = page.locator(".card", has=page.get_by_role("heading", name="Time by phase"))
+        card.get_by_role("button", name="View as table").click()
+        assert "0.4\xa0s" in card.locator("tr", has_text="verify").inner_text()
         keep(page, "latency")
-        assert "7.50 s" in page.locator("tr", has_text="whole rollout").inner_text()
         page.goto(f"{url}#/run/0/rollout/3/0")
-        page.get_by_text("verdict 0.40 s").wait_for()
+        page.locator(".rhead .timebar").wait_for()
 
-        assert page.locator(".time i").count() == 4
+        assert page.locator(".rhead .timebar i").count() == 4
+        assert "verify 0.4" in (page.locator(".rhead .timebar").get_attribute("aria-label") or "").replace("\xa0", " ")
 
 
-def test_a_judge_can_be_read(page: Any, make: Callable[..., RunDatabase]) -> None:
+def test_which_tasks_flipped_is_answered_by_the_comparison(page: Any, make: Make) -> None:
+    """The question after a change is which tasks became better or worse."""
+    with served_page(twenty(make, "first"), twenty(make, "second", solved=2)) as url:
+        page.goto(url)
+        page.locator(".runs-table").wait_for()
+        page.get_by_label("Select first").check()
+        page.get_by_label("Select second").check()
+        page.get_by_role("link", name="Compare 2 selected").click()
+        page.get_by_role("heading", name="Flips").wait_for()
+        keep(page, "comparison")
+
+        assert "compare/0,1" in page.url
+
+
+def test_what_it_cost_stands_on_the_first_page(page: Any, make: Make) -> None:
+    """Tokens of the run are in its identity strip; the longest rollouts can be sorted by them."""
+    with served_page(twenty(make)) as url:
+        page.goto(f"{url}#/run/0")
+        page.locator(".facts", has_text="Tokens").wait_for()
+
+        assert "in" in page.locator(".facts div", has_text="Tokens").inner_text()
+
+
+def test_a_judge_can_be_read(page: Any, make: Make) -> None:
     """Its transcript opens under the verdict, as text."""
     question = {"input": [{"role": "user", "content": "Is <b>0.5</b> the same as 1/2?"}]}
     answer = {"output": [{"role": "assistant", "content": [{"type": "output_text", "text": "[[A=B]]"}]}]}
@@ -78,115 +109,94 @@ def test_a_judge_can_be_read(page: Any, make: Callable[..., RunDatabase]) -> Non
     )
     with served_page(make(judged)) as url:
         page.goto(f"{url}#/run/0/rollout/0/0")
-        page.get_by_text("judge 1: [[A=B]]").click()
+        page.locator(".judge", has_text="[[A=B]]").wait_for()
 
         page.get_by_text("Is <b>0.5</b> the same as 1/2?").first.wait_for()
 
 
-def test_filter_sort_and_read_with_the_keyboard(page: Any, make: Callable[..., RunDatabase]) -> None:
-    """Reading hundreds of rollouts must not need a mouse."""
+def test_a_filter_with_a_mistake_replaces_nothing(page: Any, make: Make) -> None:
+    """The rows of the last valid filter stay, the word is underlined, and one click repairs it."""
     with served_page(twenty(make)) as url:
         page.goto(f"{url}#/run/0/rollouts")
-        page.fill("#where", "reward < 1")
-        page.press("#where", "Enter")
-        page.locator("#range", has_text="of 7").first.wait_for()
-        keep(page, "rollouts")
-        page.get_by_role("button", name="Task").click()
-        page.locator("th[aria-sort=descending]").wait_for()
-        page.locator("tbody tr").first.click()
-        page.locator("h1", has_text="Task 9, repeat 0").wait_for()
-        page.keyboard.press("k")
-        page.locator("h1", has_text="Task 6, repeat 1").wait_for()
-        keep(page, "rollout")
-        page.keyboard.press("r")
-        page.locator("#raw-text", has_text="_ng_task_index").wait_for()
-        page.keyboard.press("f")
-        page.locator("h1", has_text="Task 9, repeat 1").wait_for()
-        page.keyboard.press("Escape")
-        page.locator("#range", has_text="of 7").first.wait_for()
+        page.locator("#range", has_text="of 20").wait_for()
+        page.fill("#filter", "rewrd < 1")
+        page.get_by_role("alert").wait_for()
+        assert page.locator(".ferr u").inner_text() == "rewrd"
+        assert page.locator(".rw-row").count() > 5
+        page.get_by_role("button", name="Use reward").click()
+        page.locator("#range", has_text="of 7").wait_for()
+
+        assert page.locator("#filter").input_value() == "reward < 1"
 
 
-def test_a_filter_with_a_mistake_says_so(page: Any, make: Callable[..., RunDatabase]) -> None:
-    """An empty table would look like a run without such rollouts."""
+def test_an_old_address_with_a_mistake_still_shows_the_reason(page: Any, make: Make) -> None:
+    """Links that were sent earlier open, whatever they hold."""
     with served_page(twenty(make)) as url:
         page.goto(f"{url}#/run/0/rollouts?where=rewrd<1")
         page.get_by_role("alert").wait_for()
 
-        assert "reward" in page.get_by_role("alert").inner_text()
-        page.evaluate("location.hash = '#/run/0/rollouts'")
-        page.locator("#range").first.wait_for()
+        assert "rewrd" in page.get_by_role("alert").inner_text()
 
 
-def test_a_run_that_goes_on_is_followed_live(page: Any, make: Callable[..., RunDatabase]) -> None:
-    """Users watch a run while it collects."""
+def test_a_filter_without_a_result_says_which_part_is_to_blame(page: Any, make: Make) -> None:
+    """An empty table would look like a run without such rollouts."""
+    with served_page(twenty(make)) as url:
+        page.goto(f"{url}#/run/0/rollouts?where=reward+%3E+5+and+turns+%3E+0")
+        page.get_by_text("No rollout matches this filter").wait_for()
+        page.get_by_role("button", name="Keep only").click()
+        page.locator("#range", has_text="of 20").wait_for()
+
+
+def test_a_run_that_goes_on_is_announced_and_not_pushed_under_the_pointer(page: Any, make: Make) -> None:
+    """Users watch a run while it collects; the order of the rows never changes while they look."""
     index = twenty(make)
     with served_page(index) as url:
         page.goto(f"{url}#/run/0/rollouts")
-        page.locator("#range", has_text="of 20").first.wait_for()
-
+        page.locator("#range", has_text="of 20").wait_for()
         append(index.run.output, record(10, 0), record(10, 1))
+        page.get_by_text("2 new rows").click()
 
-        page.locator("#range", has_text="of 22").first.wait_for()
-
-
-def test_two_runs_are_compared(page: Any, make: Callable[..., RunDatabase]) -> None:
-    """The question after a change is which tasks became better or worse."""
-    with served_page(twenty(make, "first"), twenty(make, "second", solved=2)) as url:
-        page.goto(url)
-        page.locator("h2", has_text="Compared with").wait_for()
-        assert page.locator("tr", has_text="mean reward").locator("td").count() == 3
-        keep(page, "beside")
-        page.get_by_role("link", name="second/rollouts").click()
-        page.get_by_text("Tasks that differ").wait_for()
-        keep(page, "comparison")
-
-        assert "Difference of means" in page.locator("main").inner_text()
+        page.locator("#range", has_text="of 22").wait_for()
 
 
-def test_hostile_rollouts_are_only_ever_text(page: Any, make: Callable[..., RunDatabase]) -> None:
-    """Whatever a model writes, it cannot run, load, or turn the page around."""
-    hostile = [record(task, 0, answer=text, extracted_answer=text) for task, text in enumerate(HOSTILE)]
-    with served_page(make(*hostile, failures=(failure(50, 0, message=HOSTILE[0]),))) as url:
-        for view in (
-            "#/run/0",
-            "#/run/0/rollouts",
-            "#/run/0/tasks",
-            *(f"#/run/0/rollout/{n}/0" for n in (0, 1, 2, 4, 50)),
-        ):
-            page.goto(url + view)
-            page.reload()
-            page.locator("main > *").first.wait_for()
-            assert page.evaluate("window.hacked") is None
-            assert (
-                page.evaluate("document.querySelectorAll('main script, main svg[onload], main img[onerror]').length")
-                == 0
-            )
-        page.goto(f"{url}#/run/0/rollout/4/0")
-        page.get_by_text("⟦U+202E⟧gnp.exe").first.wait_for()
-        keep(page, "hostile")
-
-
-def test_a_huge_answer_opens_at_once_and_can_be_read_on(page: Any, make: Callable[..., RunDatabase]) -> None:
+def test_a_huge_answer_opens_at_once_and_can_be_read_on(page: Any, make: Make) -> None:
     """A runaway answer must not freeze the page, and its end must be readable."""
     with served_page(make(record(0, 0, answer="x" * 50_000_000))) as url:
         page.goto(f"{url}#/run/0/rollout/0/0")
-        page.get_by_role("button", name="show more").click(timeout=30_000)
+        page.get_by_role("button", name="show more").first.click(timeout=60_000)
 
-        page.wait_for_function("document.querySelector('.said:last-of-type') !== null")
-        shown = page.evaluate("[...document.querySelectorAll('.said')].at(-1).textContent.length")
+        page.locator(".prose", has_text="x" * 100).last.wait_for()
+        shown = page.evaluate("[...document.querySelectorAll('.prose')].at(-1).textContent.length")
         assert 20_000 <= shown <= 100_000
+
+
+def test_a_long_conversation_has_an_outline(page: Any, make: Make) -> None:
+    """Two hundred turns are found by their number, also those of another part of the conversation."""
+    step = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "next"}]}
+    call = {"type": "function_call", "name": "add", "arguments": "{}"}
+    output = []
+    for number in range(220):
+        output += [step, call | {"call_id": f"c{number}"}]
+        output += [{"type": "function_call_output", "call_id": f"c{number}", "output": str(number)}]
+    long = record(0, 0)
+    long["response"]["output"] = output
+    with served_page(make(long)) as url:
+        page.goto(f"{url}#/run/0/rollout/0/0")
+        page.locator(".outline").wait_for()
+        page.locator(".outline button").nth(209).click()
+        page.locator("#turn-210").wait_for()
+
+        assert "turn=210" in page.url
 
 
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_fits_phones_and_desks_by_day_and_night(
-    browser: Any, make: Callable[..., RunDatabase], width: int, scheme: str
-) -> None:
+def test_the_page_fits_phones_and_desks_by_day_and_night(browser: Any, make: Make, width: int, scheme: str) -> None:
     """A horizontal scroll bar or unreadable colours make the page useless there."""
     with served_page(twenty(make)) as url:
         context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
         page = context.new_page()
-        for view, shown in (("", ".cards"), ("/rollouts", "#range"), ("/rollout/0/0", ".event"), ("/tasks", ".chip")):
+        for view, shown in (("", ".hero"), ("/rollouts", ".rw-row"), ("/rollout/0/0", ".turn"), ("/tasks", ".strip a")):
             page.goto(f"{url}#/run/0{view}")
             page.locator(shown).first.wait_for()
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
@@ -194,17 +204,28 @@ def test_the_page_fits_phones_and_desks_by_day_and_night(
         context.close()
 
 
-def test_a_bundle_opens_from_disk(page: Any, make: Callable[..., RunDatabase], tmp_path: Path) -> None:
+def test_a_bundle_opens_from_disk(page: Any, make: Make, tmp_path: Path) -> None:
     """Shared by mail, opened on a machine without Python."""
     export_bundle([twenty(make)], tmp_path / "bundle")
 
     page.goto((tmp_path / "bundle" / "index.html").as_uri())
-    page.get_by_text("Mean reward").wait_for()
-    page.get_by_role("link", name="Rollouts").click()
-    page.fill("#where", 'reward < 1 and "nothing" in extracted')
-    page.press("#where", "Enter")
-    page.locator("#range", has_text="of 7").first.wait_for()
-    page.locator("tbody tr").first.click()
+    page.get_by_text("Mean reward").first.wait_for()
+    page.get_by_label("Run", exact=True).get_by_role("link", name="Rollouts").click()
+    page.fill("#filter", 'reward < 1 and "nothing" in extracted')
+    page.locator("#range", has_text="of 7").wait_for()
+    page.locator(".rw-row").first.dblclick()
     page.locator("h1", has_text="Task 0, repeat 0").wait_for()
     page.keyboard.press("j")
     page.locator("h1", has_text="Task 0, repeat 1").wait_for()
+    page.keyboard.press("4")
+    page.locator("#raw-text", has_text="_ng_task_index").wait_for()
+    page.goto((tmp_path / "bundle" / "index.html").as_uri() + "#/run/0/tasks")
+    page.locator(".strip a").first.wait_for()
+
+
+def test_a_missing_rollout_is_explained(page: Any, make: Make) -> None:
+    """A link into another run must not be an empty page."""
+    with served_page(make(record(), failures=(failure(1),))) as url:
+        page.goto(f"{url}#/run/0/rollout/77/0")
+
+        assert "no task 77" in page.get_by_role("alert").inner_text()
