@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from nemo_gym.rollouts.run_files import lock_path_for, run_path_for
+from nemo_gym.rollouts.run_files import find_runs, lock_path_for, run_path_for
 from nemo_gym.rollouts.run_folders import RunLabels
 from nemo_gym.view.database import RunDatabase
-from nemo_gym.view.server import view_app
-from tests.view.records import failure, record
+from nemo_gym.view.server import add_new_runs, view_app
+from tests.view.records import failure, record, write
 
 ADVICE = {"model_refused": "Check the key."}
 
@@ -22,7 +22,7 @@ ADVICE = {"model_refused": "Check the key."}
 def with_labels(task: int, repeat: int, reward: float, **more: Any) -> dict[str, Any]:
     """A record with a model, a difficulty and components of the reward."""
     components = {"correct": reward, "format": 1.0}
-    labels = {"difficulty": "hard" if task % 2 else "easy", "reward_components": components}
+    labels: dict[str, Any] = {"difficulty": "hard" if task % 2 else "easy", "reward_components": components}
     made = record(task, repeat, reward, **labels, **more)
     made["response"]["model"] = "small"
     return made
@@ -268,3 +268,19 @@ def test_side_files_of_another_kind_break_nothing(client: TestClient, run: RunDa
 
     for path in ("", "/columns", "/live", "/annotations", "/rollouts/0/0", "/rollouts/3/1", "/tasks"):
         get(client, path)
+
+
+def test_a_run_that_starts_later_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users leave the page of a folder open while they start runs; an address must keep its run."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "results"
+    runs: list[RunDatabase] = []
+    add_new_runs(runs, lambda: find_runs([folder]))
+    assert runs == [], "a folder that does not exist yet is no error"
+    write(folder / "b" / "rollouts.jsonl", record(0, 0))
+    add_new_runs(runs, lambda: find_runs([folder]))
+    write(folder / "a" / "rollouts.jsonl", record(0, 0))
+    add_new_runs(runs, lambda: find_runs([folder]))
+    add_new_runs(runs, lambda: find_runs([folder]))
+
+    assert [one.run.name for one in runs] == ["b/rollouts", "a/rollouts"]
