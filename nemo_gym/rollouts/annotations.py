@@ -1,7 +1,7 @@
-"""Labels that people give to rollouts, in a file next to the output: was the verdict right, and a note.
+"""Annotations that people give to rollouts, in a file next to the output: was the verdict right, and a note.
 
-Each line is one label; a later line about the same rollout replaces the earlier one, and a line without verdict and
-note removes it. Lines are only appended, each with one write under a lock, so that several viewers can write at once.
+Each line is one annotation; a later line about a rollout replaces the earlier one, and a line without verdict and note
+removes it. Lines are only appended, each with one write under a lock, so that several viewers can write at once.
 """
 
 import fcntl
@@ -28,14 +28,14 @@ VERDICTS = ("good", "wrong_verdict", "unsure")
 
 
 class InvalidAnnotation(GymError, ValueError):
-    """A label has an unknown verdict, a note that is too long, or no valid rollout."""
+    """An annotation has an unknown verdict, a note that is too long, or no valid rollout."""
 
     exit_status = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """The label of one rollout."""
+    """The annotation of one rollout."""
 
     task: int
     rollout: int
@@ -50,12 +50,12 @@ class Annotation:
 
     @property
     def is_removal(self) -> bool:
-        """True if it removes the label of the rollout."""
+        """True if it removes the annotation of the rollout."""
         return not self.verdict and not self.note
 
     @classmethod
     def parse(cls, fields: Any, *, now: bool = False) -> "Annotation":
-        """Check the fields of a label; with `now` it is stamped with the present time.
+        """Check the fields of an annotation; with `now` it is stamped with the present time.
 
         Raises:
             InvalidAnnotation: a field is missing, unknown or too long.
@@ -75,7 +75,7 @@ class Annotation:
 
 
 def read_annotations(output: Path) -> dict[RolloutId, Annotation]:
-    """Return the current label of each rollout of a run; lines that are no labels are skipped."""
+    """Return the current annotation of each rollout of a run; lines that are no annotations are skipped."""
     path = annotations_path_for(output)
     annotations: dict[RolloutId, Annotation] = {}
     if not _is_small_file(path):
@@ -93,7 +93,7 @@ def read_annotations(output: Path) -> dict[RolloutId, Annotation]:
 
 
 def append_annotation(output: Path, annotation: Annotation) -> None:
-    """Append a label to the file of a run; a torn last line of a crash is ended first.
+    """Append an annotation to the file of a run; a torn last line of a crash is ended first.
 
     Raises:
         StoreError: the file cannot be written, or is a link.

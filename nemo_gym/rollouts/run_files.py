@@ -51,7 +51,7 @@ labels_path_for = partial(_sibling, ending="_labels.json")
 live_path_for = partial(_sibling, ending="_live.json")
 """Returns `dir/x_live.json`: the state of the run while it runs, for the viewer."""
 annotations_path_for = partial(_sibling, ending=ANNOTATIONS_ENDING)
-"""Returns `dir/x_annotations.jsonl`: labels that people gave to rollouts."""
+"""Returns `dir/x_annotations.jsonl`: what people noted about rollouts."""
 index_folder_for = partial(_sibling, ending="_index")
 """Returns `dir/x_index`: the indexes of the files of the run; rebuilt when missing."""
 previous_folder_for = partial(_sibling, ending=PREVIOUS_ENDING)

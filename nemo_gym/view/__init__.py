@@ -1,6 +1,6 @@
 """The rollout viewer: it shows the rollouts of a run in the browser or on the terminal.
 
-It reads the files of a run and writes only labels of rollouts that the page sends; see docs/view.md.
+It reads the files of a run and writes only annotations that the page sends; see docs/view.md.
 
 - `table_row`, `index`, `filters`, `database`, `columns`: the table of rollouts, its index, filters and queries
 - `run_facts`, `statistics`, `health`, `summary`, `live_state`: a run: what made it, its statistics, findings, progress

@@ -170,15 +170,15 @@ class Pages:
         return JsonResponse(live_state(self._run(request), self._entry(request), others))
 
     def annotations(self, request: Request) -> Response:
-        """Return the labels of the rollouts of a run."""
+        """Return the annotations of a run."""
         run = self._run(request)
-        labels = [asdict(one) for one in read_annotations(run.run.output).values()]
+        annotations = [asdict(one) for one in read_annotations(run.run.output).values()]
         path = str(annotations_path_for(run.run.output))
-        facts = {"enabled": self._has_annotations, "path": path, "run": str(run.run.output), "annotations": labels}
+        facts = {"enabled": self._has_annotations, "path": path, "run": str(run.run.output), "annotations": annotations}
         return JsonResponse(facts)
 
     async def annotate(self, request: Request) -> Response:
-        """Store the label of a rollout; `AccessCheck` has checked that the page sent it."""
+        """Store the annotation of a rollout; `AccessCheck` has checked that the page sent it."""
         run = self._run(request)
         body = b""
         async for chunk in request.stream():

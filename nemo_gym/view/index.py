@@ -130,7 +130,7 @@ class RunIndex:
             database.commit()
 
     def _follow_annotations(self) -> None:
-        """Read the labels of rollouts again if their file changed."""
+        """Read the annotations again if their file changed."""
         try:
             facts = annotations_path_for(self.run.output).lstat()
             state = f"{facts.st_mtime_ns} {facts.st_size}"

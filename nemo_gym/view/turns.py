@@ -32,9 +32,9 @@ def read_turns(record: Mapping[str, Any]) -> list[Turn]:
     """Return the turns of a record, with tokens and seconds where they are recorded."""
     output = StoredRollout(record).output
     counts = _turn_rows(record)
-    turns = list(_recorded_turns(output, counts)) if counts else []
-    if not turns or sum(len(turn.items) for turn in turns) != sum(map(is_model_item, output)):
-        turns = list(_guessed_turns(output))
+    is_complete = sum(row[0] for row in counts) == sum(map(is_model_item, output)) > 0
+    turns = list(_recorded_turns(output, counts) if is_complete else _guessed_turns(output))
+    if not is_complete:
         counts = counts if len(counts) == len(turns) else []
     for turn, row in zip(turns, counts, strict=False):
         turn.tokens = {kind: n for kind, n in zip(TOKEN_KINDS, row[1:], strict=False) if isinstance(n, int) and n >= 0}

@@ -22,7 +22,7 @@ from tests.view.records import failure, record, write
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 CHROMIUM = os.environ.get("GYM_TEST_BROWSER") or next(filter(None, map(shutil.which, BROWSERS)), None)
 """The first browser that is installed; the variable selects another one."""
-EXPECTED_COMPLAINTS = re.compile("status of 400|ERR_CONNECTION_REFUSED")
+EXPECTED_COMPLAINTS = re.compile("status of 40[04]|ERR_CONNECTION_REFUSED")
 SCREENSHOTS = os.environ.get("GYM_SCREENSHOT_DIR")
 
 

@@ -121,3 +121,22 @@ def test_an_unreadable_header_counts_as_absent(value: str) -> None:
 
     assert call_timing.phase_seconds({"_ng_phases": call_timing.phases_from_error(answer)}, 1.0) is None
     assert call_timing.phases_from_error(OSError("no answer at all")) is None
+
+
+def test_each_turn_has_its_seconds_and_those_of_its_tools() -> None:
+    """A mean over the rollout hides the one slow turn; tools that ran at the same time count once."""
+    timer = Context().run(call_timing.PhaseTimer)
+    calls = [
+        ("resources_servers", "/seed_session", 0.0, 1.0),
+        ("responses_api_models", "/v1/responses", 1.0, 3.0),
+        ("resources_servers", "/add", 3.0, 3.5),
+        ("resources_servers", "/add", 3.25, 4.0),
+        ("responses_api_models", "/v1/responses", 4.0, 4.25),
+        ("resources_servers", "/verify", 4.25, 5.0),
+    ]
+    timer._calls.extend(calls)
+
+    assert timer.add_to({})["_ng_turn_seconds"] == [[2.0, 1.0], [0.25, 0.0]]
+    assert timer.with_turn_seconds({"id": "r"}) == {"id": "r", "_ng_turn_seconds": [[2.0, 1.0], [0.25, 0.0]]}
+    timer._calls[2:4] = [("resources_servers", "/add", 3.0, 3.5), ("resources_servers", "/add", 3.5, 4.0)]
+    assert timer.add_to({})["_ng_turn_seconds"] == [[2.0, 1.0], [0.25, 0.0]]

@@ -43,3 +43,26 @@ async def test_replies_that_are_no_responses_add_nothing():
     log[0] = "no mapping"
     log.append(response(MESSAGE))
     assert (await prefix_response(log))["output"] == [MESSAGE]
+
+
+async def test_a_failed_rollout_keeps_the_tokens_of_its_turns():
+    """The page of a failed rollout shows what it had cost until then, turn by turn."""
+    log: ReplyLog = [None]
+    usage = {
+        "input_tokens": 9,
+        "output_tokens": 4,
+        "total_tokens": 13,
+        "input_tokens_details": {"cached_tokens": 5},
+        "output_tokens_details": {"reasoning_tokens": 3},
+    }
+    log.append(reply({"id": "r", "output": [CALL], "usage": usage}))
+    log[0] = {"input": [CALL, OUTPUT]}
+    log.append(reply({"id": "s", "output": [MESSAGE]}))
+
+    prefix = await prefix_response(log, with_turns=True)
+
+    assert prefix is not None
+    assert prefix["_ng_turns"] == [[1, 9, 5, 4, 3], [1]]
+    assert prefix["usage"]["input_tokens_details"] == {"cached_tokens": 5}
+    assert prefix["usage"]["output_tokens_details"] == {"reasoning_tokens": 3}
+    assert "_ng_turns" not in (await prefix_response(log) or {}), "a response has no such field"

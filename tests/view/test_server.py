@@ -17,7 +17,7 @@ def client(index: RunDatabase) -> Iterator[TestClient]:
 
 def test_the_page_and_its_parts_are_served_with_a_strict_policy(client: TestClient) -> None:
     """Even if text became HTML by a mistake of ours, it could run nothing and send nothing."""
-    for path in ("/", "/app.js", "/filter.js", "/style.css"):
+    for path in ("/", "/app.js", "/core/filter.js", "/tokens.css", "/vendor/temml.min.js"):
         answer = client.get(path)
         assert answer.status_code == 200
         assert "default-src 'none'" in answer.headers["content-security-policy"]

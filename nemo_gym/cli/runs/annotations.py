@@ -1,7 +1,8 @@
-"""Print the labels that people gave to rollouts in `gym view`, with the verdicts they are about.
+"""Print the annotations that people gave to rollouts in `gym view`, with the verdicts they are about.
 
-RUN is `latest`, the name of its folder, the name given to it, or a path. Each line is one label as JSON: the rollout,
-the label, and what the verifier and its judges said. Use it to measure how often a verifier or a judge is right.
+RUN is `latest`, the name of its folder, the name given to it, or a path. Each line is one annotation as JSON: the
+rollout, its annotation, and what the verifier and its judges said. Use it to measure how often a verifier or a judge is
+right.
 
   gym runs annotations latest --verdict wrong_verdict
 """
@@ -25,7 +26,7 @@ FACTS = ("agent", "model", "outcome", "kind", "reward", "question", "answer", "e
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", default="latest", metavar="RUN", help="the run (default: latest)")
     flags = options.FlagGroup(parser)
-    flags.words("--verdict", "VERDICT", "only this label: good, wrong_verdict or unsure; repeatable", "verdicts")
+    flags.words("--verdict", "VERDICT", "only this annotation: good, wrong_verdict or unsure; repeatable", "verdicts")
     add_results_flag(flags)
     flags.json()
 
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     unknown = [verdict for verdict in args.verdicts if verdict not in VERDICTS]
     if unknown:
         raise options.UsageError(
-            f"unknown label {unknown[0]!r}", where="--verdict", fix=f"one of {', '.join(VERDICTS)}"
+            f"unknown annotation {unknown[0]!r}", where="--verdict", fix=f"one of {', '.join(VERDICTS)}"
         )
     rows = list(annotated_rollouts(find_stored_run(Path(args.results), args.name), set(args.verdicts)))
     output.write_result(rows, lambda: _print_rows(rows), as_json=args.json)
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def annotated_rollouts(stored: RunFiles, verdicts: set[str]) -> Iterator[dict[str, Any]]:
-    """Yield each label of a run with the facts of its rollout; a label of a rollout that is gone is left out."""
+    """Yield each annotation of a run with the facts of its rollout, if that still exists."""
     from dataclasses import asdict
 
     from nemo_gym.rollouts.annotations import read_annotations
@@ -73,6 +74,6 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
     import json
 
     if not rows:
-        output.notify("no rollout of this run has a label")
+        output.notify("no rollout of this run has an annotation")
     for row in rows:
         output.write(json.dumps(row, ensure_ascii=False))

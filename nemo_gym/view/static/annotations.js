@@ -1,8 +1,12 @@
 "use strict";
-// Labels of rollouts: was the verdict right? The only thing that the page writes; the server can switch it off.
+// Annotations of rollouts: was the verdict right? The only thing that the page writes; the server can switch it off.
 (() => {
   const { html, api, format, router, ui, useData, useEffect, useState } = gymView;
-  const CHOICES = [["good", "Verdict is right"], ["wrong_verdict", "Wrong verdict"], ["unsure", "Unsure"]];
+  const CHOICES = [
+    ["good", "Verdict is right"],
+    ["wrong_verdict", "Wrong verdict"],
+    ["unsure", "Unsure"],
+  ];
   const NAMES = Object.fromEntries(CHOICES);
   const LONGEST_NOTE = 4000;
 
@@ -10,9 +14,13 @@
   const isEnabled = () => !api.isBundle && document.querySelector('meta[name="gym-view-token"]') !== null;
 
   function Panel({ route, data }) {
-    const { task, rollout } = data.facts, stored = data.annotation ?? null;
-    const [verdict, setVerdict] = useState(stored?.verdict ?? ""), [note, setNote] = useState(stored?.note ?? "");
-    const [problem, setProblem] = useState(""), [isSaving, setSaving] = useState(false), [saved, setSaved] = useState(stored);
+    const { task, rollout } = data.facts,
+      stored = data.annotation ?? null;
+    const [verdict, setVerdict] = useState(stored?.verdict ?? ""),
+      [note, setNote] = useState(stored?.note ?? "");
+    const [problem, setProblem] = useState(""),
+      [isSaving, setSaving] = useState(false),
+      [saved, setSaved] = useState(stored);
     useEffect(() => {
       setVerdict(stored?.verdict ?? "");
       setNote(stored?.note ?? "");
@@ -20,14 +28,20 @@
       setProblem("");
     }, [route.run, task, rollout]);
     if (!isEnabled() && !stored) return null;
-    if (!isEnabled()) return html`<section aria-label="Label"><h3>Label</h3><p>${NAMES[stored.verdict] ?? "Note"}</p>${stored.note ? html`<p class="t2 gap-top">${stored.note}</p>` : null}</section>`;
+    if (!isEnabled())
+      return html`<section aria-label="Annotation"><h3>Annotation</h3><p>${NAMES[stored.verdict] ?? "Note"}</p>${stored.note ? html`<p class="t2 gap-top">${stored.note}</p>` : null}</section>`;
     const save = async (/** @type {string} */ nextVerdict, /** @type {string} */ nextNote) => {
       setSaving(true);
       try {
-        const answer = await api.send("POST", `runs/${route.run}/annotations`, { task, rollout, verdict: nextVerdict, note: nextNote });
+        const answer = await api.send("POST", `runs/${route.run}/annotations`, {
+          task,
+          rollout,
+          verdict: nextVerdict,
+          note: nextNote,
+        });
         setSaved(answer.verdict || answer.note ? answer : null);
         setProblem("");
-        ui.toast(answer.verdict || answer.note ? "Label saved" : "Label removed");
+        ui.toast(answer.verdict || answer.note ? "Annotation saved" : "Annotation removed");
       } catch (error) {
         setProblem(error instanceof Error ? error.message : String(error)); // what was typed stays
       } finally {
@@ -40,7 +54,7 @@
       save(next, note);
     };
     const isChanged = note !== (saved?.note ?? "");
-    return html`<section class="annotation" aria-label="Label"><h3>Label</h3><${ui.Segments} label="Is the verdict right?" options=${CHOICES} value=${verdict} onChange=${choose} />
+    return html`<section class="annotation" aria-label="Annotation"><h3>Annotation</h3><${ui.Segments} label="Is the verdict right?" options=${CHOICES} value=${verdict} onChange=${choose} />
       <textarea class="note-text" rows="2" maxlength=${LONGEST_NOTE} aria-label="Note" placeholder="Note: what is wrong, or why it is right" value=${note} onInput=${(/** @type {any} */ event) => setNote(event.target.value)}></textarea>
       <div class="row"><button type="button" class="btn sm" disabled=${isSaving || !isChanged} onClick=${() => save(verdict, note)}>Save note</button>${saved?.at ? html`<span class="t3 small">saved ${format.date(saved.at)}</span>` : null}</div>
       ${problem ? html`<p class="oc failed" role="alert">${problem}</p>` : null}</section>`;
@@ -51,9 +65,10 @@
     const { data } = useData(() => (api.isBundle ? Promise.resolve(null) : api.get(`runs/${run}/annotations`)), [run]);
     const labels = data?.annotations ?? [];
     if (!labels.length) return null;
-    const count = (/** @type {string} */ verdict) => labels.filter((/** @type {any} */ label) => label.verdict === verdict).length;
+    const count = (/** @type {string} */ verdict) =>
+      labels.filter((/** @type {any} */ label) => label.verdict === verdict).length;
     const used = CHOICES.filter(([verdict]) => count(verdict));
-    return html`<${ui.Card} title="Labels" note=${`${format.plural(labels.length, "rollout")}, for the calibration of verifiers and judges`}><div class="row wraps">${used.map(([verdict, title]) => html`<a key=${verdict} class="chip" href=${router.address(run, "rollouts", [], { where: `annotation == "${verdict}"` })}>${title}<span class="c">${format.count(count(verdict))}</span></a>`)}</div><div class="gap-top"><${ui.CommandLine} command=${`gym runs annotations ${data.run ?? "RUN"}`} /></div><//>`;
+    return html`<${ui.Card} title="Annotations" note=${`${format.plural(labels.length, "rollout")}, for the calibration of verifiers and judges`}><div class="row wraps">${used.map(([verdict, title]) => html`<a key=${verdict} class="chip" href=${router.address(run, "rollouts", [], { where: `annotation == "${verdict}"` })}>${title}<span class="c">${format.count(count(verdict))}</span></a>`)}</div><div class="gap-top"><${ui.CommandLine} command=${`gym runs annotations ${data.run ?? "RUN"}`} /></div><//>`;
   }
 
   gymView.annotations = { Panel, Summary, isEnabled };

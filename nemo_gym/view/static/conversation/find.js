@@ -6,7 +6,8 @@
   const MOST_HITS = 2000;
 
   function ranges(/** @type {Element} */ root, /** @type {string} */ wanted) {
-    const found = /** @type {Range[]} */ ([]), walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+    const found = /** @type {Range[]} */ ([]),
+      walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
     for (let node = walker.nextNode(); node && found.length < MOST_HITS; node = walker.nextNode()) {
       const text = (node.nodeValue ?? "").toLowerCase();
       if (node.parentElement?.closest("svg, .peek, .gut, button")) continue;
@@ -29,15 +30,19 @@
 
   function reveal(/** @type {Range} */ range) {
     const element = range.startContainer.parentElement;
-    for (let details = element?.closest("details"); details; details = details.parentElement?.closest("details")) details.open = true;
+    for (let details = element?.closest("details"); details; details = details.parentElement?.closest("details"))
+      details.open = true;
     element?.scrollIntoView({ block: "center" });
   }
 
   function FindBar({ root, more, children }) {
-    const [text, setText] = useState(""), [chosen, setChosen] = useState(0), [hits, setHits] = useState(/** @type {Range[]} */ ([]));
+    const [text, setText] = useState(""),
+      [chosen, setChosen] = useState(0),
+      [hits, setHits] = useState(/** @type {Range[]} */ ([]));
     const input = useRef(null);
     useEffect(() => {
-      const wanted = text.trim().toLowerCase(), found = root.current && wanted.length >= LEAST ? ranges(root.current, wanted) : [];
+      const wanted = text.trim().toLowerCase(),
+        found = root.current && wanted.length >= LEAST ? ranges(root.current, wanted) : [];
       setHits(found);
       setChosen(0);
       paint(found, 0);

@@ -7,9 +7,88 @@
   const LONGEST_RENDERED = 60_000;
   const LONGEST_CODE = 40_000;
   const LONGEST_FORMULA = 4000;
-  const BLOCKS = new Set(["p", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "table", "thead", "tbody", "tr", "th", "td", "em", "strong", "s"]);
-  const MATHML = new Set(["math", "semantics", "mrow", "mi", "mo", "mn", "ms", "mtext", "mspace", "msup", "msub", "msubsup", "mfrac", "msqrt", "mroot", "mover", "munder", "munderover", "mtable", "mtr", "mtd", "mpadded", "mphantom", "mstyle", "menclose", "merror", "mprescripts", "mmultiscripts"]);
-  const MATH_ATTRIBUTES = new Set(["display", "mathvariant", "stretchy", "fence", "separator", "lspace", "rspace", "minsize", "maxsize", "symmetric", "form", "accent", "accentunder", "linethickness", "columnalign", "rowspacing", "columnspacing", "columnlines", "rowlines", "width", "height", "depth", "voffset", "scriptlevel", "displaystyle", "movablelimits", "largeop", "notation"]);
+  const BLOCKS = new Set([
+    "p",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "h5",
+    "h6",
+    "ul",
+    "ol",
+    "li",
+    "blockquote",
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+    "em",
+    "strong",
+    "s",
+  ]);
+  const MATHML = new Set([
+    "math",
+    "semantics",
+    "mrow",
+    "mi",
+    "mo",
+    "mn",
+    "ms",
+    "mtext",
+    "mspace",
+    "msup",
+    "msub",
+    "msubsup",
+    "mfrac",
+    "msqrt",
+    "mroot",
+    "mover",
+    "munder",
+    "munderover",
+    "mtable",
+    "mtr",
+    "mtd",
+    "mpadded",
+    "mphantom",
+    "mstyle",
+    "menclose",
+    "merror",
+    "mprescripts",
+    "mmultiscripts",
+  ]);
+  const MATH_ATTRIBUTES = new Set([
+    "display",
+    "mathvariant",
+    "stretchy",
+    "fence",
+    "separator",
+    "lspace",
+    "rspace",
+    "minsize",
+    "maxsize",
+    "symmetric",
+    "form",
+    "accent",
+    "accentunder",
+    "linethickness",
+    "columnalign",
+    "rowspacing",
+    "columnspacing",
+    "columnlines",
+    "rowlines",
+    "width",
+    "height",
+    "depth",
+    "voffset",
+    "scriptlevel",
+    "displaystyle",
+    "movablelimits",
+    "largeop",
+    "notation",
+  ]);
   const MATHML_NAMESPACE = "http://www.w3.org/1998/Math/MathML";
   const HIGHLIGHT_CLASS = /^(?:hljs-[\w-]+|[\w-]+_)$/;
 
@@ -24,7 +103,12 @@
     return markdown;
   }
 
-  const DELIMITERS = [["$$", "$$", true], ["\\[", "\\]", true], ["\\(", "\\)", false], ["$", "$", false]];
+  const DELIMITERS = [
+    ["$$", "$$", true],
+    ["\\[", "\\]", true],
+    ["\\(", "\\)", false],
+    ["$", "$", false],
+  ];
 
   /** A dollar sign opens a formula only where no space follows and no digit comes after the closing one: $5 and $6 is text. */
   function isFormula(/** @type {string} */ open, /** @type {string} */ body, /** @type {string} */ after) {
@@ -49,8 +133,14 @@
   }
 
   /** A formula between lines of $$ or \[ \], which Markdown would otherwise read as paragraphs. */
-  function mathBlockRule(/** @type {any} */ state, /** @type {number} */ startLine, /** @type {number} */ endLine, /** @type {boolean} */ silent) {
-    const start = state.bMarks[startLine] + state.tShift[startLine], first = state.src.slice(start, state.eMarks[startLine]);
+  function mathBlockRule(
+    /** @type {any} */ state,
+    /** @type {number} */ startLine,
+    /** @type {number} */ endLine,
+    /** @type {boolean} */ silent,
+  ) {
+    const start = state.bMarks[startLine] + state.tShift[startLine],
+      first = state.src.slice(start, state.eMarks[startLine]);
     const delimiter = first.startsWith("$$") ? ["$$", "$$"] : first.startsWith("\\[") ? ["\\[", "\\]"] : null;
     if (!delimiter) return false;
     const end = state.src.indexOf(delimiter[1], start + 2);
@@ -70,7 +160,9 @@
 
   /** Create elements from the tree of Temml: text, known elements and known attributes; of anything else only its content. */
   function mathElements(/** @type {any} */ node) {
-    const target = MATHML.has(node.type) ? document.createElementNS(MATHML_NAMESPACE, node.type) : document.createDocumentFragment();
+    const target = MATHML.has(node.type)
+      ? document.createElementNS(MATHML_NAMESPACE, node.type)
+      : document.createDocumentFragment();
     if (target instanceof Element) {
       for (const [name, value] of Object.entries(node.attributes ?? {})) {
         if (MATH_ATTRIBUTES.has(name)) target.setAttribute(name, String(value));
@@ -78,26 +170,35 @@
       if (node.style?.border || node.classes?.includes("tml-fbox")) target.classList.add("boxed");
     }
     if (typeof node.text === "string") target.append(plain(node.text));
-    for (const child of node.type === "annotation" ? [] : node.children ?? []) target.append(mathElements(child));
+    for (const child of node.type === "annotation" ? [] : (node.children ?? [])) target.append(mathElements(child));
     return target;
   }
 
   function parseFormula(/** @type {string} */ tex, /** @type {boolean} */ isBlock) {
     try {
-      return window.temml.__renderToMathMLTree(tex, { displayMode: isBlock, throwOnError: true, trust: false, maxSize: [20, 20], maxExpand: 500 });
+      return window.temml.__renderToMathMLTree(tex, {
+        displayMode: isBlock,
+        throwOnError: true,
+        trust: false,
+        maxSize: [20, 20],
+        maxExpand: 500,
+      });
     } catch {
       return null; // not LaTeX that Temml knows: the source is shown
     }
   }
 
   function Formula({ tex, isBlock }) {
-    const box = gymView.useRef(null), root = gymView.useMemo(() => parseFormula(tex, isBlock), [tex, isBlock]);
+    const box = gymView.useRef(null),
+      root = gymView.useMemo(() => parseFormula(tex, isBlock), [tex, isBlock]);
     gymView.useLayoutEffect(() => {
       if (!box.current || !root) return;
       box.current.replaceChildren(mathElements(root));
     }, [root]);
     if (!root) return html`<code class="formula-source">${isBlock ? `$$${tex}$$` : `$${tex}$`}</code>`;
-    return isBlock ? html`<div class="scrollx formula" tabindex="0" role="group" aria-label="Formula" ref=${box}></div>` : html`<span ref=${box}></span>`;
+    return isBlock
+      ? html`<div class="scrollx formula" tabindex="0" role="group" aria-label="Formula" ref=${box}></div>`
+      : html`<span ref=${box}></span>`;
   }
 
   // ---- code
@@ -117,11 +218,18 @@
     const library = window.hljs;
     if (!library || code.length > LONGEST_CODE || !language || !library.getLanguage(language)) return plain(code);
     const markup = library.highlight(code, { language, ignoreIllegals: true }).value;
-    return [...new DOMParser().parseFromString(`<pre>${markup}</pre>`, "text/html").body.firstElementChild?.childNodes ?? []].map(copyHighlight);
+    return [
+      ...(new DOMParser().parseFromString(`<pre>${markup}</pre>`, "text/html").body.firstElementChild?.childNodes ??
+        []),
+    ].map(copyHighlight);
   }
 
   function Code({ code, language = "", wrap = false, label = "Code" }) {
-    return h("pre", { class: `code ${wrap ? "wrap" : ""}`, tabindex: 0, role: "region", "aria-label": label }, h("code", null, highlighted(code, language)));
+    return h(
+      "pre",
+      { class: `code ${wrap ? "wrap" : ""}`, tabindex: 0, role: "region", "aria-label": label },
+      h("code", null, highlighted(code, language)),
+    );
   }
 
   function CodeBlock({ code, language }) {
@@ -135,14 +243,26 @@
     let url = null;
     try {
       url = new URL(address);
-    } catch { /* a relative or broken address leads nowhere */ }
+    } catch {
+      /* a relative or broken address leads nowhere */
+    }
     const opens = url !== null && /^https?:$/.test(url.protocol);
-    return html`<span class="inertlink"><button type="button" class="linklike" aria-expanded=${String(isShown)} data-tip=${address} onClick=${() => setShown(!isShown)}>${children}</button>${isShown
-      ? html`<span class="linkbox"><code>${address}</code>${opens ? html`<a href=${url?.href} target="_blank" rel="noopener noreferrer nofollow">open</a>` : html`<span class="t3">cannot be opened</span>`}</span>` : null}</span>`;
+    return html`<span class="inertlink"><button type="button" class="linklike" aria-expanded=${String(isShown)} data-tip=${address} onClick=${() => setShown(!isShown)}>${children}</button>${
+      isShown
+        ? html`<span class="linkbox"><code>${address}</code>${opens ? html`<a href=${url?.href} target="_blank" rel="noopener noreferrer nofollow">open</a>` : html`<span class="t3">cannot be opened</span>`}</span>`
+        : null
+    }</span>`;
   }
 
   function image(/** @type {any} */ token, /** @type {number} */ key) {
-    return h("span", { key, class: "t3" }, "[image", token.content ? `: ${token.content}` : "", h(Link, { address: token.attrGet("src") ?? "" }, "address"), "]");
+    return h(
+      "span",
+      { key, class: "t3" },
+      "[image",
+      token.content ? `: ${token.content}` : "",
+      h(Link, { address: token.attrGet("src") ?? "" }, "address"),
+      "]",
+    );
   }
 
   // ---- tokens of markdown-it
@@ -158,7 +278,12 @@
   }
 
   function blockToken(/** @type {any} */ token, /** @type {number} */ key) {
-    if (token.type === "fence" || token.type === "code_block") return h(CodeBlock, { key, code: token.content.replace(/\n$/, ""), language: token.info.trim().split(/\s+/)[0].toLowerCase() });
+    if (token.type === "fence" || token.type === "code_block")
+      return h(CodeBlock, {
+        key,
+        code: token.content.replace(/\n$/, ""),
+        language: token.info.trim().split(/\s+/)[0].toLowerCase(),
+      });
     if (token.type === "hr") return h("hr", { key });
     if (token.type === "inline") return build(token.children, inlineToken);
     return inlineToken(token, key);
@@ -167,11 +292,24 @@
   function elementOf(/** @type {any} */ token, /** @type {any[]} */ children, /** @type {number} */ key) {
     if (token.type === "link_open") return h(Link, { key, address: token.attrGet("href") ?? "" }, ...children);
     if (token.hidden || !BLOCKS.has(token.tag)) return children;
-    if (token.tag === "table") return h("div", { key, class: "scrollx", tabindex: 0, role: "region", "aria-label": "Table" }, h("table", { class: "tbl prosetable" }, ...children));
+    if (token.tag === "table")
+      return h(
+        "div",
+        { key, class: "scrollx", tabindex: 0, role: "region", "aria-label": "Table" },
+        h("table", { class: "tbl prosetable" }, ...children),
+      );
     const start = token.tag === "ol" ? Number(token.attrGet("start") ?? 1) : 1;
     const align = /text-align:(right|center)/.exec(token.attrGet("style") ?? "")?.[1];
-    const properties = { key, ...(start > 1 && Number.isSafeInteger(start) ? { start } : {}), ...(align ? { class: align === "right" ? "n" : "centred" } : {}) };
-    return h(/^h[1-6]$/.test(token.tag) ? "div" : token.tag, /^h[1-6]$/.test(token.tag) ? { key, class: `heading level${token.tag[1]}` } : properties, ...children);
+    const properties = {
+      key,
+      ...(start > 1 && Number.isSafeInteger(start) ? { start } : {}),
+      ...(align ? { class: align === "right" ? "n" : "centred" } : {}),
+    };
+    return h(
+      /^h[1-6]$/.test(token.tag) ? "div" : token.tag,
+      /^h[1-6]$/.test(token.tag) ? { key, class: `heading level${token.tag[1]}` } : properties,
+      ...children,
+    );
   }
 
   /** Turn a flat list of tokens with opening and closing ones into nested elements. */
@@ -209,7 +347,9 @@
   function memo(/** @type {any} */ component) {
     return class Memo extends gymView.Component {
       shouldComponentUpdate(/** @type {any} */ next) {
-        return next.text !== this.props.text || next.rendered !== this.props.rendered || next.isReady !== this.props.isReady;
+        return (
+          next.text !== this.props.text || next.rendered !== this.props.rendered || next.isReady !== this.props.isReady
+        );
       }
 
       render(/** @type {any} */ properties) {

@@ -24,7 +24,12 @@
   /** Follow the loading in a component. */
   function useRenderers() {
     const [isReady, setReady] = gymView.useState(Boolean(window.markdownit && window.temml && window.hljs));
-    gymView.useEffect(() => { loadRenderers().then(() => setReady(true), () => undefined); }, []);
+    gymView.useEffect(() => {
+      loadRenderers().then(
+        () => setReady(true),
+        () => undefined,
+      );
+    }, []);
     return isReady;
   }
 

@@ -4,7 +4,16 @@
   const { html, h, Icon, format, ui, markdown, useState } = gymView;
   const SHOWN_LINES = 12;
   const LONG_LINES = 16;
-  const CODE_ARGUMENTS = { code: "python", python: "python", program: "python", script: "bash", command: "bash", cmd: "bash", sql: "sql", query: "" };
+  const CODE_ARGUMENTS = {
+    code: "python",
+    python: "python",
+    program: "python",
+    script: "bash",
+    command: "bash",
+    cmd: "bash",
+    sql: "sql",
+    query: "",
+  };
 
   function parseArguments(/** @type {string} */ text) {
     try {
@@ -25,7 +34,8 @@
 
   /** Arguments: one program as code, else a line for each name, else the text as it is. */
   function Arguments({ text, tool }) {
-    const values = parseArguments(text), names = values ? Object.keys(values) : [];
+    const values = parseArguments(text),
+      names = values ? Object.keys(values) : [];
     if (!values) return h(markdown.Code, { code: text, language: "json", wrap: true, label: "Arguments" });
     const program = names.find((name) => typeof values[name] === "string" && languageOf(name, values[name], tool));
     const rest = names.filter((name) => name !== program);
@@ -44,16 +54,24 @@
   function Output({ event, fetchMore }) {
     const [isOpen, setOpen] = useState(false);
     const [more, setMore] = useState("");
-    const text = event.text + more, lines = text.split("\n"), isLong = lines.length > LONG_LINES || text.length > 3000;
+    const text = event.text + more,
+      lines = text.split("\n"),
+      isLong = lines.length > LONG_LINES || text.length > 3000;
     const shown = isLong && !isOpen ? lines.slice(0, SHOWN_LINES).join("\n").slice(0, 2400) : text;
     const total = event.length > text.length;
     return html`<div class=${`out ${isLong && !isOpen ? "long" : ""}`}><span class="lab">Output${event.error ? html`, <span class="oc failed">error</span>` : null}${lines.length > 1 ? `, ${format.plural(lines.length, "line")}` : ""}</span>
       ${h(markdown.Code, { code: shown || "(empty)", language: looksLikeJson(shown) ? "json" : "", wrap: true, label: "Output" })}
-      ${isLong || total ? html`<div class="more">${isLong ? html`<button type="button" class="btn sm" aria-expanded=${String(isOpen)} onClick=${() => setOpen(!isOpen)}>${isOpen ? "Show less" : `Show all ${format.plural(lines.length, "line")}`}</button>` : null}${total && (isOpen || !isLong) ? html`<button type="button" class="btn sm" onClick=${async () => setMore(more + await fetchMore(event, text.length))}>show more (${format.count(event.length)} characters)</button>` : null}<${ui.CopyButton} text=${() => text} label="Copy" /></div>` : null}</div>`;
+      ${isLong || total ? html`<div class="more">${isLong ? html`<button type="button" class="btn sm" aria-expanded=${String(isOpen)} onClick=${() => setOpen(!isOpen)}>${isOpen ? "Show less" : `Show all ${format.plural(lines.length, "line")}`}</button>` : null}${total && (isOpen || !isLong) ? html`<button type="button" class="btn sm" onClick=${async () => setMore(more + (await fetchMore(event, text.length)))}>show more (${format.count(event.length)} characters)</button>` : null}<${ui.CopyButton} text=${() => text} label="Copy" /></div>` : null}</div>`;
   }
 
   function ToolCard({ call, result, seconds, fetchMore }) {
-    const status = result?.error ? "error" : call?.status && call.status !== "completed" ? call.status : result ? "ok" : "no output";
+    const status = result?.error
+      ? "error"
+      : call?.status && call.status !== "completed"
+        ? call.status
+        : result
+          ? "ok"
+          : "no output";
     return html`<div class="box tool"><div class="call"><${Icon} name="wrench" small /><code>${call?.name ?? result?.name ?? "tool"}</code><span class=${status === "error" ? "oc failed" : "t3 note"}>${status}</span><span class="grow"></span>${seconds === undefined ? null : html`<span class="t3 num nowrap note">${format.seconds(seconds)}</span>`}${call ? html`<${ui.CopyButton} text=${() => call.text} tip="Copy the arguments" />` : null}</div>
       ${call ? html`<${Arguments} text=${call.text} tool=${call.name ?? ""} />` : null}${result ? html`<${Output} event=${result} fetchMore=${fetchMore} />` : null}</div>`;
   }

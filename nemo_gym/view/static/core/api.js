@@ -10,7 +10,9 @@
   }
 
   function withQuery(/** @type {string} */ path, /** @type {Record<string, any>} */ query) {
-    const entries = Object.entries(query).filter(([, value]) => value !== "" && value !== undefined && value !== null && value !== false);
+    const entries = Object.entries(query).filter(
+      ([, value]) => value !== "" && value !== undefined && value !== null && value !== false,
+    );
     const text = new URLSearchParams(entries).toString();
     return text ? `api/${path}?${text}` : `api/${path}`;
   }
@@ -37,7 +39,8 @@
     return response.json();
   }
 
-  const get = (/** @type {string} */ path, { query = {}, signal = undefined } = {}) => request(withQuery(path, query), { signal });
+  const get = (/** @type {string} */ path, { query = {}, signal = undefined } = {}) =>
+    request(withQuery(path, query), { signal });
   const rollout = (/** @type {any} */ { run, task, repeat }) => `runs/${run}/rollouts/${task}/${repeat}`;
 
   /** The methods by which pages read; `disk` in disk.js has the same ones. */
@@ -46,18 +49,24 @@
     summary: (/** @type {number} */ run, /** @type {any} */ signal) => get(`runs/${run}`, { signal }),
     progress: (/** @type {number} */ run) => get(`runs/${run}/progress`),
     columns: (/** @type {number} */ run) => get(`runs/${run}/columns`),
-    rollouts: (/** @type {number} */ run, /** @type {any} */ query, /** @type {any} */ signal) => get(`runs/${run}/rollouts`, { query, signal }),
-    filterParts: (/** @type {number} */ run, /** @type {string} */ where) => get(`runs/${run}/filter`, { query: { where } }),
-    tasks: (/** @type {number} */ run, /** @type {any} */ query, /** @type {any} */ signal) => get(`runs/${run}/tasks`, { query, signal }),
-    rollout: (/** @type {any} */ id, /** @type {any} */ query, /** @type {any} */ signal) => get(rollout(id), { query, signal }),
-    text: (/** @type {any} */ id, /** @type {number} */ event, /** @type {any} */ query) => get(`${rollout(id)}/text/${event}`, { query }),
+    rollouts: (/** @type {number} */ run, /** @type {any} */ query, /** @type {any} */ signal) =>
+      get(`runs/${run}/rollouts`, { query, signal }),
+    filterParts: (/** @type {number} */ run, /** @type {string} */ where) =>
+      get(`runs/${run}/filter`, { query: { where } }),
+    tasks: (/** @type {number} */ run, /** @type {any} */ query, /** @type {any} */ signal) =>
+      get(`runs/${run}/tasks`, { query, signal }),
+    rollout: (/** @type {any} */ id, /** @type {any} */ query, /** @type {any} */ signal) =>
+      get(rollout(id), { query, signal }),
+    text: (/** @type {any} */ id, /** @type {number} */ event, /** @type {any} */ query) =>
+      get(`${rollout(id)}/text/${event}`, { query }),
     tokens: (/** @type {any} */ id, /** @type {number} */ event) => get(`${rollout(id)}/tokens/${event}`),
     tools: (/** @type {any} */ id, /** @type {any} */ query) => get(`${rollout(id)}/tools`, { query }),
     sequence: (/** @type {any} */ id, /** @type {any} */ query) => get(`${rollout(id)}/sequence`, { query }),
     raw: (/** @type {any} */ id, /** @type {any} */ query) => get(`${rollout(id)}/raw`, { query }),
     row: (/** @type {any} */ id) => get(`${rollout(id)}/row`),
     live: (/** @type {number} */ run, /** @type {any} */ signal) => get(`runs/${run}/live`, { signal }),
-    compare: (/** @type {number[]} */ runs) => (runs.length === 2 ? get(`compare/${runs.join("/")}`) : get("compare", { query: { runs: runs.join(",") } })),
+    compare: (/** @type {number[]} */ runs) =>
+      runs.length === 2 ? get(`compare/${runs.join("/")}`) : get("compare", { query: { runs: runs.join(",") } }),
     csvAddress: (/** @type {number} */ run, /** @type {any} */ query) => withQuery(`runs/${run}/rollouts.csv`, query),
   };
 

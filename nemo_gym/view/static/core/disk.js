@@ -39,10 +39,15 @@
     return found;
   };
   const columnKeys = (/** @type {any} */ run) =>
-    Object.fromEntries((run.columns?.columns ?? []).filter((/** @type {any} */ column) => column.key).map((/** @type {any} */ column) => [column.name, column.key]));
+    Object.fromEntries(
+      (run.columns?.columns ?? [])
+        .filter((/** @type {any} */ column) => column.key)
+        .map((/** @type {any} */ column) => [column.name, column.key]),
+    );
 
   async function matching(/** @type {number} */ number, { where = "", words = "" }) {
-    const run = await runOf(number), fits = filter.compile(where, columnKeys(run));
+    const run = await runOf(number),
+      fits = filter.compile(where, columnKeys(run));
     const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
     return run.rows.filter((/** @type {any} */ row) => {
       const text = [row.question, row.answer, row.expected, row.extracted, row.message].join(" ").toLowerCase();
@@ -61,27 +66,51 @@
     });
   }
 
-  const isRow = (/** @type {number} */ task, /** @type {number} */ repeat) => (/** @type {any} */ row) => row.task === task && row.rollout === repeat;
+  const isRow = (/** @type {number} */ task, /** @type {number} */ repeat) => (/** @type {any} */ row) =>
+    row.task === task && row.rollout === repeat;
   const idOf = (/** @type {any} */ row) => (row ? [row.task, row.rollout] : null);
 
   function groupOf(/** @type {number[]} */ rewards) {
     if (!rewards.length) return "unscored";
-    return rewards.every((reward) => reward === 1) ? "solved" : rewards.every((reward) => reward <= 0) ? "unsolved" : rewards.every((reward) => reward === rewards[0]) ? "same" : "mixed";
+    return rewards.every((reward) => reward === 1)
+      ? "solved"
+      : rewards.every((reward) => reward <= 0)
+        ? "unsolved"
+        : rewards.every((reward) => reward === rewards[0])
+          ? "same"
+          : "mixed";
   }
 
   async function tasks(/** @type {number} */ run, /** @type {any} */ query) {
     const byTask = new Map();
     for (const row of await matching(run, query)) {
-      if (!byTask.has(row.task)) byTask.set(row.task, { task: row.task, question: row.question, agent: row.agent, rollouts: [] });
+      if (!byTask.has(row.task))
+        byTask.set(row.task, { task: row.task, question: row.question, agent: row.agent, rollouts: [] });
       byTask.get(row.task).rollouts.push(row);
     }
-    const groups = /** @type {Record<string, number>} */ ({ all: byTask.size, mixed: 0, solved: 0, unsolved: 0, unscored: 0 });
+    const groups = /** @type {Record<string, number>} */ ({
+      all: byTask.size,
+      mixed: 0,
+      solved: 0,
+      unsolved: 0,
+      unscored: 0,
+    });
     const all = [...byTask.values()].map((task) => {
-      const rewards = task.rollouts.map((/** @type {any} */ row) => row.reward).filter((/** @type {any} */ reward) => reward !== null);
+      const rewards = task.rollouts
+        .map((/** @type {any} */ row) => row.reward)
+        .filter((/** @type {any} */ reward) => reward !== null);
       const group = groupOf(rewards);
       groups[group] = (groups[group] ?? 0) + 1;
-      const mean = rewards.length ? rewards.reduce((/** @type {number} */ a, /** @type {number} */ b) => a + b, 0) / rewards.length : null;
-      return { ...task, group, mean, scored: rewards.length, solved: rewards.filter((/** @type {number} */ reward) => reward === 1).length };
+      const mean = rewards.length
+        ? rewards.reduce((/** @type {number} */ a, /** @type {number} */ b) => a + b, 0) / rewards.length
+        : null;
+      return {
+        ...task,
+        group,
+        mean,
+        scored: rewards.length,
+        solved: rewards.filter((/** @type {number} */ reward) => reward === 1).length,
+      };
     });
     const rows = !query.group || query.group === "all" ? all : all.filter((task) => task.group === query.group);
     const key = query.sort === "mean" || query.sort === "scored" ? query.sort : "task";
@@ -92,7 +121,8 @@
 
   async function rollout(/** @type {any} */ { run, task, repeat }, /** @type {any} */ query) {
     const [whole, rows] = [await load(`${run}/${task}-${repeat}`), await sorted(run, query)];
-    const all = (await runOf(run)).rows, start = Number(query.start ?? 0);
+    const all = (await runOf(run)).rows,
+      start = Number(query.start ?? 0);
     const position = rows.findIndex(isRow(task, repeat));
     const isLater = (/** @type {any} */ row) => row.task > task || (row.task === task && row.rollout > repeat);
     return {
@@ -116,26 +146,43 @@
 
   const disk = {
     bundle,
-    runs: async () => (await bundle()).runs.map((/** @type {any} */ run, /** @type {number} */ number) => ({ number, name: run.summary.name, ...run.entry })),
+    runs: async () =>
+      (await bundle()).runs.map((/** @type {any} */ run, /** @type {number} */ number) => ({
+        number,
+        name: run.summary.name,
+        ...run.entry,
+      })),
     summary: async (/** @type {number} */ run) => (await runOf(run)).summary,
     progress: async () => ({ indexed: 1, size: 1, version: "bundle" }),
     columns: async (/** @type {number} */ run) => (await runOf(run)).columns ?? { columns: [] },
     async rollouts(/** @type {number} */ run, /** @type {any} */ query) {
-      const rows = await sorted(run, query), count = Number(query.count ?? 200);
+      const rows = await sorted(run, query),
+        count = Number(query.count ?? 200);
       const [task, repeat] = (query.at ?? "").split(":").map(Number);
       const position = query.at ? rows.findIndex(isRow(task, repeat)) : -1;
       const start = query.start ?? (position >= 0 ? Math.max(0, position - Math.floor(count / 2)) : 0);
-      return { total: rows.length, of: (await runOf(run)).rows.length, start: Number(start), position: position < 0 ? null : position, rows: rows.slice(Number(start), Number(start) + count) };
+      return {
+        total: rows.length,
+        of: (await runOf(run)).rows.length,
+        start: Number(start),
+        position: position < 0 ? null : position,
+        rows: rows.slice(Number(start), Number(start) + count),
+      };
     },
     async filterParts(/** @type {number} */ run, /** @type {string} */ where) {
-      const found = await runOf(run), parts = [];
-      for (const text of filter.topLevelParts(where)) parts.push({ text, total: (await matching(run, { where: text })).length });
+      const found = await runOf(run),
+        parts = [];
+      for (const text of filter.topLevelParts(where))
+        parts.push({ text, total: (await matching(run, { where: text })).length });
       return { total: (await matching(run, { where })).length, of: found.rows.length, parts, columns: [] };
     },
     tasks,
     rollout,
-    text: async (/** @type {any} */ id, /** @type {number} */ event) => ({ text: (await fromFile(id, "texts"))[event] ?? "" }),
-    tokens: async (/** @type {any} */ id, /** @type {number} */ event) => (await fromFile(id, "tokens"))[event] ?? { count: 0, ids: [], log_probs: [] },
+    text: async (/** @type {any} */ id, /** @type {number} */ event) => ({
+      text: (await fromFile(id, "texts"))[event] ?? "",
+    }),
+    tokens: async (/** @type {any} */ id, /** @type {number} */ event) =>
+      (await fromFile(id, "tokens"))[event] ?? { count: 0, ids: [], log_probs: [] },
     tools: async (/** @type {any} */ id) => fromFile(id, "tool_list"),
     sequence: async (/** @type {any} */ id) => fromFile(id, "sequence"),
     raw: async (/** @type {any} */ id) => fromFile(id, "raw"),
@@ -150,6 +197,7 @@
     csvAddress: () => null,
   };
 
-  if (api.isBundle) Object.assign(api, disk, { get: () => Promise.reject(new gymView.ApiError("A bundle has no server.", 0)) });
+  if (api.isBundle)
+    Object.assign(api, disk, { get: () => Promise.reject(new gymView.ApiError("A bundle has no server.", 0)) });
   api.allRows = sorted;
 })();

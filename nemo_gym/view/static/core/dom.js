@@ -7,7 +7,10 @@
 
   /** Show control and direction characters as ⟦U+202E⟧ instead of obeying them. */
   function plain(/** @type {string} */ text) {
-    return text.replace(HIDDEN, (character) => `⟦U+${character.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟧`);
+    return text.replace(
+      HIDDEN,
+      (character) => `⟦U+${character.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟧`,
+    );
   }
 
   function clean(/** @type {any} */ value) {
@@ -58,7 +61,12 @@
   }
 
   window.gymView = {
-    ...preact, html, h, plain, useData, useWidth,
+    ...preact,
+    html,
+    h,
+    plain,
+    useData,
+    useWidth,
     /** Pages by name, filled by the scripts in pages/. */
     pages: {},
   };

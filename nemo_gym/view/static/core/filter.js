@@ -1,21 +1,53 @@
 "use strict";
 // The filter language for a bundle that is opened from disk, where no server answers: the same as nemo_gym/view/filters.py.
 (() => {
-  const TOKEN = /\s*(?:(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)|("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|([A-Za-z_]\w*)|(<=|>=|==|!=|<|>|\(|\)|-))/y;
+  const TOKEN =
+    /\s*(?:(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)|("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|([A-Za-z_]\w*)|(<=|>=|==|!=|<|>|\(|\)|-))/y;
   const COMPARISONS = ["<", "<=", ">", ">=", "==", "!="];
   const STORED_NAMES = { repeat: "rollout", tools: "tool_calls" };
   const BASE_COLUMNS = [
-    "task", "repeat", "attempt", "reward", "turns", "tools", "tokens_in", "tokens_out", "tokens", "seconds", "seconds_queue",
-    "seconds_seed_session", "seconds_model", "seconds_tools", "seconds_verify", "seconds_agent", "outcome", "kind", "whom",
-    "agent", "model", "expected", "extracted", "rule", "answer", "question", "message",
+    "task",
+    "repeat",
+    "attempt",
+    "reward",
+    "turns",
+    "tools",
+    "tokens_in",
+    "tokens_out",
+    "tokens",
+    "seconds",
+    "seconds_queue",
+    "seconds_seed_session",
+    "seconds_model",
+    "seconds_tools",
+    "seconds_verify",
+    "seconds_agent",
+    "outcome",
+    "kind",
+    "whom",
+    "agent",
+    "model",
+    "expected",
+    "extracted",
+    "rule",
+    "answer",
+    "question",
+    "message",
   ];
 
   /** A filter cannot be read. `from` and `to` are the place in the text. */
   class FilterError extends Error {
-    constructor(/** @type {string} */ message, /** @type {string} */ text, /** @type {number} */ from, /** @type {number} */ to, /** @type {string | null} */ suggestion = null) {
+    constructor(
+      /** @type {string} */ message,
+      /** @type {string} */ text,
+      /** @type {number} */ from,
+      /** @type {number} */ to,
+      /** @type {string | null} */ suggestion = null,
+    ) {
       super(message);
       this.status = 400;
-      const repaired = suggestion === null ? {} : { suggestion, repaired: text.slice(0, from) + suggestion + text.slice(to) };
+      const repaired =
+        suggestion === null ? {} : { suggestion, repaired: text.slice(0, from) + suggestion + text.slice(to) };
       this.detail = { error: message, message, from, to, ...repaired };
     }
   }
@@ -25,7 +57,9 @@
     for (let i = 1; i <= one.length; i++) {
       const current = [i];
       for (let j = 1; j <= two.length; j++) {
-        current.push(Math.min(previous[j] + 1, current[j - 1] + 1, previous[j - 1] + Number(one[i - 1] !== two[j - 1])));
+        current.push(
+          Math.min(previous[j] + 1, current[j - 1] + 1, previous[j - 1] + Number(one[i - 1] !== two[j - 1])),
+        );
       }
       previous = current;
     }
@@ -33,7 +67,9 @@
   }
 
   function closest(/** @type {string} */ name, /** @type {string[]} */ names) {
-    const [distance, best] = names.map((each) => /** @type {[number, string]} */ ([editDistance(name, each), each])).sort((a, b) => a[0] - b[0])[0];
+    const [distance, best] = names
+      .map((each) => /** @type {[number, string]} */ ([editDistance(name, each), each]))
+      .sort((a, b) => a[0] - b[0])[0];
     return distance <= Math.max(2, name.length / 3) ? best : null;
   }
 
@@ -51,7 +87,8 @@
         const from = start + (/^\s*/.exec(text.slice(start))?.[0].length ?? 0);
         throw new FilterError(text[from] === "=" ? "Use == to compare." : "This cannot be read.", text, from, from + 1);
       }
-      const to = TOKEN.lastIndex, from = to - match[0].trimStart().length;
+      const to = TOKEN.lastIndex,
+        from = to - match[0].trimStart().length;
       if (match[1] !== undefined) tokens.push({ value: Number(match[1]), from, to });
       else if (match[2] !== undefined) tokens.push({ value: match[2].slice(1, -1).replace(/\\(.)/g, "$1"), from, to });
       else if (match[3] !== undefined) tokens.push({ word: match[3], from, to });
@@ -77,7 +114,9 @@
     if (name === "annotation") return (/** @type {any} */ row) => row.annotation?.verdict ?? null;
     const path = (keys[name] ?? STORED_NAMES[/** @type {keyof typeof STORED_NAMES} */ (name)] ?? name).split(".");
     const [first, rest] = [path[0], path.slice(1).join(".")];
-    return rest ? (/** @type {any} */ row) => row[first]?.[rest] ?? null : (/** @type {any} */ row) => row[first] ?? null;
+    return rest
+      ? (/** @type {any} */ row) => row[first]?.[rest] ?? null
+      : (/** @type {any} */ row) => row[first] ?? null;
   }
 
   class Parser {
@@ -114,7 +153,8 @@
     either() {
       let filter = this.both();
       while (this.take("word", "or")) {
-        const one = filter, two = this.both();
+        const one = filter,
+          two = this.both();
         filter = (row) => one(row) || two(row);
       }
       return filter;
@@ -124,7 +164,8 @@
     both() {
       let filter = this.negation();
       while (this.take("word", "and")) {
-        const one = filter, two = this.negation();
+        const one = filter,
+          two = this.negation();
         filter = (row) => one(row) && two(row);
       }
       return filter;
@@ -144,7 +185,8 @@
 
     /** @returns {Reader} */
     comparison() {
-      const sides = [this.operand()], signs = /** @type {string[]} */ ([]);
+      const sides = [this.operand()],
+        signs = /** @type {string[]} */ ([]);
       for (;;) {
         const token = this.peek();
         if (COMPARISONS.includes(token.sign ?? "")) signs.push(/** @type {string} */ (token.sign));
@@ -181,7 +223,8 @@
   /** Split a filter at the `and` of its top level, as the parts of "no result" show them. */
   function topLevelParts(/** @type {string} */ text) {
     const parts = [];
-    let depth = 0, start = 0;
+    let depth = 0,
+      start = 0;
     for (const token of tokenize(text)) {
       if (token.sign === "(") depth += 1;
       else if (token.sign === ")") depth -= 1;
@@ -195,7 +238,8 @@
   }
 
   gymView.filter = {
-    compile: (/** @type {string} */ text, /** @type {Record<string, string>} */ keys = {}) => (text.trim() ? new Parser(text, keys).parse() : () => true),
+    compile: (/** @type {string} */ text, /** @type {Record<string, string>} */ keys = {}) =>
+      text.trim() ? new Parser(text, keys).parse() : () => true,
     columnReader,
     topLevelParts,
   };

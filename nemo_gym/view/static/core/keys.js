@@ -5,15 +5,19 @@
   /** @typedef {[keys: string, label: string, handler: ((event: KeyboardEvent) => void) | null]} Binding */
   /** @type {{ title: string, bindings: Binding[] }[]} */
   const groups = [];
-  let prefix = "", prefixUntil = 0;
+  let prefix = "",
+    prefixUntil = 0;
 
   const isTyping = (/** @type {any} */ target) =>
-    target instanceof HTMLElement && (target.isContentEditable || /^(TEXTAREA|SELECT)$/.test(target.tagName) ||
+    target instanceof HTMLElement &&
+    (target.isContentEditable ||
+      /^(TEXTAREA|SELECT)$/.test(target.tagName) ||
       (target instanceof HTMLInputElement && !/^(checkbox|radio|button)$/.test(target.type)));
   const keyName = (/** @type {KeyboardEvent} */ event) => (event.key === " " ? "Space" : event.key);
 
   function find(/** @type {string} */ keys) {
-    for (const group of [...groups].reverse()) { // what was opened last comes first
+    for (const group of [...groups].reverse()) {
+      // what was opened last comes first
       for (const [names, , handler] of group.bindings) {
         const alternatives = /^g \w$/.test(names) ? [names] : names.split(" ");
         if (handler && alternatives.includes(keys)) return handler;
@@ -30,11 +34,13 @@
     }
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
     if (isTyping(event.target)) {
-      if (event.key === "Escape" && event.target instanceof HTMLElement && !document.querySelector("dialog[open]")) event.target.blur();
+      if (event.key === "Escape" && event.target instanceof HTMLElement && !document.querySelector("dialog[open]"))
+        event.target.blur();
       return;
     }
     if (document.querySelector("dialog[open]")) return;
-    const name = keyName(event), now = Date.now();
+    const name = keyName(event),
+      now = Date.now();
     const inSequence = prefix !== "" && now < prefixUntil;
     const handler = find(inSequence ? `${prefix} ${name}` : name);
     prefix = !inSequence && name === "g" ? "g" : "";
@@ -57,7 +63,9 @@
     group.current.bindings = bindings;
     gymView.useLayoutEffect(() => {
       groups.push(group.current);
-      return () => { groups.splice(groups.indexOf(group.current), 1); };
+      return () => {
+        groups.splice(groups.indexOf(group.current), 1);
+      };
     }, []);
   };
 })();

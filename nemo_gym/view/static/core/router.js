@@ -14,7 +14,10 @@
   function parse(/** @type {string} */ hash) {
     const [path, text = ""] = hash.replace(/^#/, "").split("?");
     const query = Object.fromEntries(new URLSearchParams(text));
-    const [first = "", ...rest] = path.split("/").filter(Boolean).map((part) => decodeURIComponent(part));
+    const [first = "", ...rest] = path
+      .split("/")
+      .filter(Boolean)
+      .map((part) => decodeURIComponent(part));
     if (first === "compare") {
       const parts = rest.length ? rest : ["0,1"];
       return { page: "compare", run: Number(parts[0].split(",")[0]) || 0, parts, query };
@@ -28,11 +31,21 @@
   const router = {
     parse,
     current: () => parse(location.hash),
-    address: (/** @type {number} */ run, page = "overview", /** @type {any[]} */ parts = [], /** @type {Record<string, any>} */ query = {}) =>
+    address: (
+      /** @type {number} */ run,
+      page = "overview",
+      /** @type {any[]} */ parts = [],
+      /** @type {Record<string, any>} */ query = {},
+    ) =>
       `#/run/${[run, ...(page === "overview" ? [] : [page]), ...parts].map((part) => encodeURIComponent(part)).join("/")}${queryText(query)}`,
-    rollout: (/** @type {number} */ run, /** @type {number} */ task, /** @type {number} */ repeat, /** @type {Record<string, any>} */ query = {}) =>
-      router.address(run, "rollout", [task, repeat], query),
-    compareAddress: (/** @type {number[]} */ runs, /** @type {Record<string, any>} */ query = {}) => `#/compare/${runs.join(",")}${queryText(query)}`,
+    rollout: (
+      /** @type {number} */ run,
+      /** @type {number} */ task,
+      /** @type {number} */ repeat,
+      /** @type {Record<string, any>} */ query = {},
+    ) => router.address(run, "rollout", [task, repeat], query),
+    compareAddress: (/** @type {number[]} */ runs, /** @type {Record<string, any>} */ query = {}) =>
+      `#/compare/${runs.join(",")}${queryText(query)}`,
     go(/** @type {string} */ hash) {
       location.hash = hash;
     },

@@ -15,7 +15,9 @@
     set(/** @type {string} */ key, /** @type {any} */ value) {
       try {
         localStorage.setItem(PREFIX + key, JSON.stringify(value));
-      } catch { /* storage is full or forbidden */ }
+      } catch {
+        /* storage is full or forbidden */
+      }
     },
   };
 })();

@@ -12,7 +12,8 @@
   function usePhone() {
     const [isPhone, setPhone] = useState(() => matchMedia(PHONE).matches);
     useEffect(() => {
-      const query = matchMedia(PHONE), change = () => setPhone(query.matches);
+      const query = matchMedia(PHONE),
+        change = () => setPhone(query.matches);
       query.addEventListener("change", change);
       return () => query.removeEventListener("change", change);
     }, []);
@@ -26,7 +27,14 @@
    */
   function useRowWindows(load, key) {
     const [, refresh] = useState(0);
-    const store = useRef({ key: "", windows: new Map(), waiting: new Map(), answer: null, error: null, abort: new AbortController() });
+    const store = useRef({
+      key: "",
+      windows: new Map(),
+      waiting: new Map(),
+      answer: null,
+      error: null,
+      abort: new AbortController(),
+    });
     const current = store.current;
     if (current.key !== key) {
       current.abort.abort();
@@ -44,14 +52,21 @@
       for (let index = Math.floor(first / WINDOW); index <= Math.floor(Math.max(first, last - 1) / WINDOW); index++) {
         if (current.error || (current.fresh && current.windows.has(index)) || current.waiting.has(index)) continue;
         const asked = key;
-        current.waiting.set(index, load(index * WINDOW, WINDOW, current.abort.signal).then(
-          (answer) => take(asked, index, answer),
-          (error) => {
-            if (store.current.key !== asked || error.name === "AbortError") return;
-            current.error = error;
-            refresh((/** @type {number} */ turn) => turn + 1);
-          },
-        ).finally(() => { if (store.current.key === asked) current.waiting.delete(index); }));
+        current.waiting.set(
+          index,
+          load(index * WINDOW, WINDOW, current.abort.signal)
+            .then(
+              (answer) => take(asked, index, answer),
+              (error) => {
+                if (store.current.key !== asked || error.name === "AbortError") return;
+                current.error = error;
+                refresh((/** @type {number} */ turn) => turn + 1);
+              },
+            )
+            .finally(() => {
+              if (store.current.key === asked) current.waiting.delete(index);
+            }),
+        );
       }
     };
     return {
@@ -65,12 +80,19 @@
 
   /** Return the first visible row for a scroll position, and back. */
   function geometry(/** @type {number} */ total, /** @type {number} */ rowHeight, /** @type {number} */ view) {
-    const full = total * rowHeight, height = Math.min(full, MOST_HEIGHT), isScaled = full > height;
-    const visible = view / rowHeight, most = Math.max(0, total - visible), travel = Math.max(1, height - view);
+    const full = total * rowHeight,
+      height = Math.min(full, MOST_HEIGHT),
+      isScaled = full > height;
+    const visible = view / rowHeight,
+      most = Math.max(0, total - visible),
+      travel = Math.max(1, height - view);
     return {
-      height, isScaled, visible,
+      height,
+      isScaled,
+      visible,
       first: (/** @type {number} */ top) => (isScaled ? Math.min(most, (top / travel) * most) : top / rowHeight),
-      top: (/** @type {number} */ first) => (isScaled ? (Math.min(first, most) / Math.max(1, most)) * travel : first * rowHeight),
+      top: (/** @type {number} */ first) =>
+        isScaled ? (Math.min(first, most) / Math.max(1, most)) * travel : first * rowHeight,
     };
   }
 
@@ -78,11 +100,32 @@
    * The table. `columns` are {id, title, width, grow?, numeric?, cell(row)}; `rowAt(index)` returns null while a row loads.
    * @param {any} props
    */
-  function VirtualTable({ columns, total, rowAt, need, rowHeight, selected, onSelect, onOpen, sort, onSort, onVisible, phoneRow, label, reveal, children }) {
-    const box = useRef(null), [scrollTop, setScrollTop] = useState(0), [view, setView] = useState(600);
-    const isPhone = usePhone(), head = isPhone ? 0 : HEAD, height = isPhone ? 78 : rowHeight;
+  function VirtualTable({
+    columns,
+    total,
+    rowAt,
+    need,
+    rowHeight,
+    selected,
+    onSelect,
+    onOpen,
+    sort,
+    onSort,
+    onVisible,
+    phoneRow,
+    label,
+    reveal,
+    children,
+  }) {
+    const box = useRef(null),
+      [scrollTop, setScrollTop] = useState(0),
+      [view, setView] = useState(600);
+    const isPhone = usePhone(),
+      head = isPhone ? 0 : HEAD,
+      height = isPhone ? 78 : rowHeight;
     const shape = geometry(total, height, Math.max(height, view - head));
-    const first = Math.max(0, Math.floor(shape.first(scrollTop))), last = Math.min(total, first + Math.ceil(shape.visible) + 1);
+    const first = Math.max(0, Math.floor(shape.first(scrollTop))),
+      last = Math.min(total, first + Math.ceil(shape.visible) + 1);
 
     useLayoutEffect(() => {
       const element = box.current;
@@ -97,12 +140,15 @@
       need(first, Math.max(last, first + 1));
       onVisible?.(total ? first : 0, Math.min(total, first + Math.max(1, Math.floor(shape.visible))));
     });
-    useLayoutEffect(() => { // bring the selected row into view
+    useLayoutEffect(() => {
+      // bring the selected row into view
       const element = box.current;
       if (!element || reveal === null || reveal === undefined || reveal.index < 0) return;
-      const from = shape.first(element.scrollTop), { index } = reveal;
+      const from = shape.first(element.scrollTop),
+        { index } = reveal;
       let to = from;
-      if (reveal.centre && (index < from || index + 1 > from + shape.visible)) to = index - Math.floor(shape.visible / 3);
+      if (reveal.centre && (index < from || index + 1 > from + shape.visible))
+        to = index - Math.floor(shape.visible / 3);
       else if (index < from) to = index;
       else if (index + 1 > from + shape.visible) to = index + 1 - shape.visible;
       if (to !== from) {
@@ -111,17 +157,30 @@
       }
     }, [reveal, total]);
 
-    const template = columns.map((/** @type {any} */ column) => (column.grow ? `minmax(${column.width}px, 1fr)` : `${column.width}px`)).join(" ");
+    const template = columns
+      .map((/** @type {any} */ column) => (column.grow ? `minmax(${column.width}px, 1fr)` : `${column.width}px`))
+      .join(" ");
     const minimum = `${columns.reduce((/** @type {number} */ sum, /** @type {any} */ column) => sum + column.width, 0)}px`;
     const offset = shape.isScaled ? scrollTop - (shape.first(scrollTop) - first) * height : first * height;
     const rows = [];
-    for (let index = first; index < last; index++) rows.push(renderRow(index, head + offset + (index - first) * height));
+    for (let index = first; index < last; index++)
+      rows.push(renderRow(index, head + offset + (index - first) * height));
 
     function renderRow(/** @type {number} */ index, /** @type {number} */ top) {
-      const row = rowAt(index), isSelected = index === selected;
-      const common = { key: index, id: `row-${index}`, role: "row", "aria-rowindex": index + 2, "aria-selected": String(isSelected), class: "rw-row", style: { top: `${top}px` } };
+      const row = rowAt(index),
+        isSelected = index === selected;
+      const common = {
+        key: index,
+        id: `row-${index}`,
+        role: "row",
+        "aria-rowindex": index + 2,
+        "aria-selected": String(isSelected),
+        class: "rw-row",
+        style: { top: `${top}px` },
+      };
       const events = { onClick: () => (isPhone ? onOpen(index) : onSelect(index)), onDblClick: () => onOpen(index) };
-      if (!row) return html`<div ...${common}><div role="gridcell" class="loading-row"><span class="skel w70"></span></div></div>`;
+      if (!row)
+        return html`<div ...${common}><div role="gridcell" class="loading-row"><span class="skel w70"></span></div></div>`;
       if (isPhone) return html`<div ...${common} ...${events}><div role="gridcell">${phoneRow(row)}</div></div>`;
       return html`<div ...${common} ...${events}>${columns.map((/** @type {any} */ column) => html`<div role="gridcell" key=${column.id} class=${column.numeric ? "n" : ""}>${column.cell(row)}</div>`)}</div>`;
     }

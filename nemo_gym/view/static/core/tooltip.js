@@ -5,7 +5,9 @@
   const tip = /** @type {HTMLElement} */ (document.getElementById("tip"));
 
   function place(/** @type {Element} */ target) {
-    const box = target.getBoundingClientRect(), width = tip.offsetWidth, height = tip.offsetHeight;
+    const box = target.getBoundingClientRect(),
+      width = tip.offsetWidth,
+      height = tip.offsetHeight;
     const left = Math.max(MARGIN, Math.min(innerWidth - width - MARGIN, box.left + box.width / 2 - width / 2));
     const above = box.top - height - MARGIN;
     tip.style.left = `${left}px`;
@@ -22,7 +24,17 @@
 
   document.addEventListener("pointerover", show);
   document.addEventListener("focusin", show);
-  document.addEventListener("scroll", () => { tip.hidden = true; }, true);
-  addEventListener("keydown", () => { tip.hidden = true; });
-  addEventListener("hashchange", () => { tip.hidden = true; });
+  document.addEventListener(
+    "scroll",
+    () => {
+      tip.hidden = true;
+    },
+    true,
+  );
+  addEventListener("keydown", () => {
+    tip.hidden = true;
+  });
+  addEventListener("hashchange", () => {
+    tip.hidden = true;
+  });
 })();

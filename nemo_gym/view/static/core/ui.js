@@ -17,8 +17,9 @@
   }
 
   function OutcomeBadge({ outcome, kind = "", tag = false }) {
-    return html`<span class=${`oc ${outcome} ${tag ? "tag" : ""}`}><${Icon} name=${outcome} small />${outcome}${kind
-      ? html`<span class="kind t3 ell">${kind}</span>` : null}</span>`;
+    return html`<span class=${`oc ${outcome} ${tag ? "tag" : ""}`}><${Icon} name=${outcome} small />${outcome}${
+      kind ? html`<span class="kind t3 ell">${kind}</span>` : null
+    }</span>`;
   }
 
   function Delta({ value, digits = 2, unit = "" }) {
@@ -74,7 +75,10 @@
   }
 
   function repeatTip(/** @type {any} */ repeat) {
-    const result = repeat.reward === null || repeat.reward === undefined ? [repeat.outcome, repeat.kind].filter(Boolean).join(", ") : `reward ${format.number(repeat.reward, 2)}`;
+    const result =
+      repeat.reward === null || repeat.reward === undefined
+        ? [repeat.outcome, repeat.kind].filter(Boolean).join(", ")
+        : `reward ${format.number(repeat.reward, 2)}`;
     return `repeat ${repeat.rollout}: ${result}`;
   }
 
@@ -88,8 +92,12 @@
   }
 
   function Segments({ options, value, onChange, label }) {
-    return html`<div class="seg" role="group" aria-label=${label}>${options.map((/** @type {any[]} */ [key, text, count]) => html`<button type="button" key=${key} aria-pressed=${String(key === value)} onClick=${() => onChange(key)}>${text}${count === undefined
-      ? null : html`<span class="c"> ${format.count(count)}</span>`}</button>`)}</div>`;
+    return html`<div class="seg" role="group" aria-label=${label}>${options.map(
+      (/** @type {any[]} */ [key, text, count]) =>
+        html`<button type="button" key=${key} aria-pressed=${String(key === value)} onClick=${() => onChange(key)}>${text}${
+          count === undefined ? null : html`<span class="c"> ${format.count(count)}</span>`
+        }</button>`,
+    )}</div>`;
   }
 
   const RunTag = ({ letter }) => html`<span class=${`runtag ${letter.toLowerCase()}`}>${letter.toUpperCase()}</span>`;
@@ -103,7 +111,12 @@
   }
 
   function ErrorState({ error, retry = null }) {
-    const title = error.status === 404 ? "Not found" : error.status === 0 ? "No answer from the viewer" : "This could not be loaded";
+    const title =
+      error.status === 404
+        ? "Not found"
+        : error.status === 0
+          ? "No answer from the viewer"
+          : "This could not be loaded";
     return html`<div class="page"><section class="card fail" role="alert"><div class="row"><span class="sev e"><${Icon} name="failed" /></span><h2>${title}</h2></div>
       <p class="t2 gap-top">${error.message}</p>
       <div class="row gap-top">${retry ? html`<button type="button" class="btn" onClick=${retry}>Try again</button>` : null}<a class="btn ghost" href="#/runs">All runs</a></div></section></div>`;
@@ -121,7 +134,12 @@
     useEffect(() => {
       if (!isOpen) return undefined;
       const close = (/** @type {Event} */ event) => {
-        if (event instanceof KeyboardEvent ? event.key === "Escape" : !box.current?.contains(/** @type {Node} */ (event.target))) setOpen(false);
+        if (
+          event instanceof KeyboardEvent
+            ? event.key === "Escape"
+            : !box.current?.contains(/** @type {Node} */ (event.target))
+        )
+          setOpen(false);
       };
       addEventListener("pointerdown", close);
       addEventListener("keydown", close, true);
@@ -138,10 +156,39 @@
   function TimeBar({ phases, label, total = null }) {
     const sum = phases.reduce((/** @type {number} */ all, /** @type {any} */ phase) => all + phase.seconds, 0);
     if (!sum) return null;
-    return html`<span class="timebar" role="img" aria-label=${`${label}: ${phases.map((/** @type {any} */ phase) => `${phaseName(phase)} ${format.seconds(phase.seconds)}`).join(", ")}${total === null ? "" : `, in all ${format.seconds(total)}`}`}>${phases.map((/** @type {any} */ phase, /** @type {number} */ index) => html`<i key=${index} class=${`ph-${phase.phase === "seed_session" ? "seed" : phase.phase}`} style=${{ flexGrow: String(phase.seconds / sum) }} data-tip=${`${phaseName(phase)}: ${format.seconds(phase.seconds)}`}>${phase.seconds / sum > 0.09 ? phase.turn ? `turn ${phase.turn}` : phaseName(phase) : ""}</i>`)}</span>`;
+    return html`<span class="timebar" role="img" aria-label=${`${label}: ${phases.map((/** @type {any} */ phase) => `${phaseName(phase)} ${format.seconds(phase.seconds)}`).join(", ")}${total === null ? "" : `, in all ${format.seconds(total)}`}`}>${phases.map((/** @type {any} */ phase, /** @type {number} */ index) => html`<i key=${index} class=${`ph-${phase.phase === "seed_session" ? "seed" : phase.phase}`} style=${{ flexGrow: String(phase.seconds / sum) }} data-tip=${`${phaseName(phase)}: ${format.seconds(phase.seconds)}`}>${phase.seconds / sum > 0.09 ? (phase.turn ? `turn ${phase.turn}` : phaseName(phase)) : ""}</i>`)}</span>`;
   }
-  const PHASES = { all: "whole rollout", queue: "queue", seed_session: "seed", model: "model", tools: "tools", verify: "verify", agent: "agent" };
-  const phaseName = (/** @type {any} */ phase) => `${PHASES[/** @type {keyof PHASES} */ (phase.phase)] ?? phase.phase}${phase.turn ? `, turn ${phase.turn}` : ""}`;
+  const PHASES = {
+    all: "whole rollout",
+    queue: "queue",
+    seed_session: "seed",
+    model: "model",
+    tools: "tools",
+    verify: "verify",
+    agent: "agent",
+  };
+  const phaseName = (/** @type {any} */ phase) =>
+    `${PHASES[/** @type {keyof PHASES} */ (phase.phase)] ?? phase.phase}${phase.turn ? `, turn ${phase.turn}` : ""}`;
 
-  gymView.ui = { Icon, RewardChip, OutcomeBadge, Delta, Card, CopyButton, CommandLine, RepeatStrip, Segments, RunTag, Empty, ErrorState, Skeleton, Menu, TimeBar, toast, copyText, rewardStep, phaseName };
+  gymView.ui = {
+    Icon,
+    RewardChip,
+    OutcomeBadge,
+    Delta,
+    Card,
+    CopyButton,
+    CommandLine,
+    RepeatStrip,
+    Segments,
+    RunTag,
+    Empty,
+    ErrorState,
+    Skeleton,
+    Menu,
+    TimeBar,
+    toast,
+    copyText,
+    rewardStep,
+    phaseName,
+  };
 })();

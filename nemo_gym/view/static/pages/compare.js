@@ -2,15 +2,21 @@
 // Compare two or more runs: verdict, tasks of both, flips, conversations side by side, subsets, cost and speed.
 (() => {
   const { html, api, charts, format, router, ui, useData, useEffect, useKeys, useMemo, useState } = gymView;
-  const LETTERS = "ABCDEFGH", MOST_RUNS = 8, SHOWN_FLIPS = 12;
+  const LETTERS = "ABCDEFGH",
+    MOST_RUNS = 8,
+    SHOWN_FLIPS = 12;
   const VERDICTS = { better: "better", worse: "worse", "no clear change": "no clear change" };
 
-  const points = (/** @type {number | null} */ value, /** @type {boolean} */ isPoints) => (value === null || value === undefined ? value : isPoints ? value * 100 : value);
-  const formatP = (/** @type {number | null} */ p) => (p === null || p === undefined ? "–" : p < 0.001 ? "< 0.001" : String(Number(p.toPrecision(2))));
+  const points = (/** @type {any} */ value, /** @type {boolean} */ isPoints) =>
+    value === null || value === undefined ? value : isPoints ? value * 100 : value;
+  const formatP = (/** @type {number | null} */ p) =>
+    p === null || p === undefined ? "–" : p < 0.001 ? "< 0.001" : String(Number(p.toPrecision(2)));
 
   /** The half width of an axis around 0 that holds all intervals. */
   function halfWidth(/** @type {any[]} */ rows, least = 0.02) {
-    return Math.max(least, ...rows.flatMap((row) => (row.interval_95 ?? [row.mean_difference ?? 0]).map(Math.abs))) * 1.05;
+    return (
+      Math.max(least, ...rows.flatMap((row) => (row.interval_95 ?? [row.mean_difference ?? 0]).map(Math.abs))) * 1.05
+    );
   }
 
   function unitText(/** @type {string} */ unit, /** @type {number} */ value) {
@@ -22,7 +28,12 @@
 
   function RunPickers({ numbers, runs, onChange }) {
     const title = (/** @type {any} */ run) => [run.title ?? run.name, run.model].filter(Boolean).join(" · ");
-    const pick = (/** @type {number} */ place, /** @type {number} */ number) => onChange(numbers.map((/** @type {number} */ each, /** @type {number} */ index) => (index === place ? number : each === number ? numbers[place] : each)));
+    const pick = (/** @type {number} */ place, /** @type {number} */ number) =>
+      onChange(
+        numbers.map((/** @type {number} */ each, /** @type {number} */ index) =>
+          index === place ? number : each === number ? numbers[place] : each,
+        ),
+      );
     const unused = runs.filter((/** @type {any} */ run) => !numbers.includes(run.number));
     return html`${numbers.map((/** @type {number} */ number, /** @type {number} */ place) => html`<label class="row runpick" key=${place}><${ui.RunTag} letter=${LETTERS[place]} /><select class="btn" aria-label=${`Run ${LETTERS[place]}`} value=${String(number)} onChange=${(/** @type {any} */ event) => pick(place, Number(event.target.value))}>${runs.map((/** @type {any} */ run) => html`<option key=${run.number} value=${String(run.number)} selected=${run.number === number}>${title(run)}</option>`)}</select>${numbers.length > 2 ? html`<button type="button" class="btn ghost sm icon" aria-label=${`Remove run ${LETTERS[place]}`} onClick=${() => onChange(numbers.filter((/** @type {number} */ each) => each !== number))}><${ui.Icon} name="close" small /></button>` : null}</label>`)}
       ${numbers.length === 2 ? html`<button type="button" class="btn ghost icon" aria-label="Swap A and B" data-tip="Swap A and B  x" onClick=${() => onChange([...numbers].reverse())}>⇄</button>` : null}
@@ -33,7 +44,8 @@
   function Differences({ result }) {
     const [isOpen, setOpen] = useState(false);
     if (!result.differences.length) return null;
-    const breaking = result.differences.filter((/** @type {any} */ each) => each.breaking), shown = isOpen ? result.differences : result.differences.slice(0, Math.max(3, breaking.length));
+    const breaking = result.differences.filter((/** @type {any} */ each) => each.breaking),
+      shown = isOpen ? result.differences : result.differences.slice(0, Math.max(3, breaking.length));
     return html`<section class=${`card ${breaking.length ? "fail warn" : "padded"}`} aria-label="How the runs differ" role=${breaking.length ? "alert" : undefined}><h2>${breaking.length ? "These runs are not comparable" : "How the runs differ"}</h2>
       <dl class="kv gap-top">${shown.map((/** @type {any} */ each, /** @type {number} */ index) => html`<dt key=${`k${index}`}>${each.kind}</dt><dd key=${`v${index}`}>${each.text}</dd>`)}</dl>
       ${shown.length < result.differences.length ? html`<button type="button" class="btn sm ghost gap-top" onClick=${() => setOpen(true)}>Show all ${format.count(result.differences.length)}</button>` : null}</section>`;
@@ -42,10 +54,14 @@
   /** The difference with its interval on an axis around 0. */
   function DifferenceLine({ result }) {
     if (result.mean_difference === null) return null;
-    const half = halfWidth([result]), isPoints = result.points, [low, high] = result.interval_95 ?? [result.mean_difference, result.mean_difference];
-    const look = result.verdict === "better" ? "up" : result.verdict === "worse" ? "down" : "same", unit = isPoints ? " points" : "";
+    const half = halfWidth([result]),
+      isPoints = result.points,
+      [low, high] = result.interval_95 ?? [result.mean_difference, result.mean_difference];
+    const look = result.verdict === "better" ? "up" : result.verdict === "worse" ? "down" : "same",
+      unit = isPoints ? " points" : "";
     const draw = (/** @type {number} */ width) => {
-      const x = charts.scale(-half, half, 12, width - 12), shown = points(result.mean_difference, isPoints);
+      const x = charts.scale(-half, half, 12, width - 12),
+        shown = points(result.mean_difference, isPoints);
       return html`<line class="ax" x1="12" x2=${width - 12} y1="40" y2="40" />
         ${charts.ticks(-half * 0.9, half * 0.9, 4).map((/** @type {number} */ value) => html`<g key=${value}><line class="ax" x1=${x(value)} x2=${x(value)} y1="36" y2="44" /><text x=${x(value)} y="62" text-anchor="middle">${format.signed(points(value, isPoints), Math.abs(points(half, isPoints)) < 5 ? 1 : 0)}</text></g>`)}
         <line class="reference" x1=${x(0)} x2=${x(0)} y1="26" y2="52" />
@@ -54,7 +70,12 @@
         <text class="v" x=${Math.min(width - 60, Math.max(60, x(result.mean_difference)))} y="18" text-anchor="middle">${look === "up" ? "▲ " : look === "down" ? "▼ " : ""}${format.signed(shown, isPoints ? 1 : 3)}${unit}</text>`;
     };
     const text = `Difference ${format.signed(points(result.mean_difference, isPoints), isPoints ? 1 : 3)}${unit}${result.interval_95 ? `, 95 % interval ${format.interval([points(low, isPoints), points(high, isPoints)], 1)}` : ""}`;
-    const table = { head: ["Difference", "Low", "High", "p"], rows: [[format.signed(result.mean_difference, 4), format.signed(low, 4), format.signed(high, 4), formatP(result.p)]] };
+    const table = {
+      head: ["Difference", "Low", "High", "p"],
+      rows: [
+        [format.signed(result.mean_difference, 4), format.signed(low, 4), format.signed(high, 4), formatP(result.p)],
+      ],
+    };
     return html`<${charts.Chart} draw=${draw} height=${74} label=${text} table=${table} />`;
   }
 
@@ -63,14 +84,23 @@
   }
 
   function Tasks({ result }) {
-    const isUnit = result.points, low = Math.min(0, ...result.scatter.map((/** @type {any} */ each) => Math.min(each.a, each.b))), high = Math.max(1, ...result.scatter.map((/** @type {any} */ each) => Math.max(each.a, each.b)));
-    const marks = result.scatter.map((/** @type {any} */ each) => ({ x: each.a, y: each.b, n: each.count, tip: `A ${format.number(each.a, 2)} → B ${format.number(each.b, 2)}\n${format.plural(each.count, "task")}` }));
+    const isUnit = result.points,
+      low = Math.min(0, ...result.scatter.map((/** @type {any} */ each) => Math.min(each.a, each.b))),
+      high = Math.max(1, ...result.scatter.map((/** @type {any} */ each) => Math.max(each.a, each.b)));
+    const marks = result.scatter.map((/** @type {any} */ each) => ({
+      x: each.a,
+      y: each.b,
+      n: each.count,
+      tip: `A ${format.number(each.a, 2)} → B ${format.number(each.b, 2)}\n${format.plural(each.count, "task")}`,
+    }));
     return html`<${ui.Card} title="Tasks" note="size = number of tasks">${marks.length ? html`<${charts.Scatter} points=${marks} xLabel="mean reward in A" yLabel="mean reward in B" range=${isUnit ? [0, 1] : [low, high]} />` : html`<p class="t3">No task is scored in both runs.</p>`}<//>`;
   }
 
   function Flips({ result, selected, onSelect, direction, onDirection, range }) {
     const [isOpen, setOpen] = useState(false);
-    const rows = flipRows(result, direction), shown = isOpen ? rows : rows.slice(0, SHOWN_FLIPS), { up, down, threshold } = result.flips;
+    const rows = flipRows(result, direction),
+      shown = isOpen ? rows : rows.slice(0, SHOWN_FLIPS),
+      { up, down, threshold } = result.flips;
     return html`<${ui.Card} title="Flips" note=${`mean moved across ${format.number(threshold, 1)}`} flush>
       <div class="row flips-head"><${ui.Segments} label="Direction of the flips" options=${[["all", "All", up + down], ["up", "▲ Up", up], ["down", "▼ Down", down]]} value=${direction} onChange=${onDirection} /><span class="grow"></span><span class="t3 only-wide small"><kbd>j</kbd> <kbd>k</kbd> compare below</span></div>
       ${rows.length ? html`<div class="scrollx"><table class="tbl flips-table"><thead><tr><th class="w72">Task</th><th>Question</th><th class="n w72">A</th><th class="n w72">B</th><th class="n w100">Change</th></tr></thead><tbody>${shown.map((/** @type {any} */ row) => html`<tr key=${row.task} class=${row.task === selected ? "selected" : ""} aria-selected=${String(row.task === selected)}><td class="mono t2 small-mono">${row.task}</td><td class="ell"><button type="button" class="linklike ell" data-tip=${[row.question, row.agent].filter(Boolean).join("\n")} onClick=${() => onSelect(row.task)}>${row.question || `Task ${row.task}`}</button></td><td class="n"><${ui.RewardChip} reward=${row.first} range=${range} /></td><td class="n"><${ui.RewardChip} reward=${row.second} range=${range} /></td><td class="n"><${ui.Delta} value=${row.second - row.first} /></td></tr>`)}</tbody></table></div>` : html`<p class="t3 flips-empty">No task flipped ${direction === "all" ? "" : direction}.</p>`}
@@ -80,15 +110,28 @@
   /** The flips of a direction; without any, the tasks that changed most. */
   function flipRows(/** @type {any} */ result, /** @type {string} */ direction) {
     const rows = result.flip_rows ?? [];
-    return direction === "all" ? rows : rows.filter((/** @type {any} */ row) => (direction === "up") === row.second > row.first);
+    return direction === "all"
+      ? rows
+      : rows.filter((/** @type {any} */ row) => (direction === "up") === row.second > row.first);
   }
 
   function textOf(/** @type {any} */ data) {
-    return data.events.filter((/** @type {any} */ event) => event.side === "came").map((/** @type {any} */ event) => `${event.kind === "message" ? "" : `[${event.kind.replace("_", " ")}${event.name ? ` ${event.name}` : ""}]\n`}${event.text}`).join("\n\n");
+    return data.events
+      .filter((/** @type {any} */ event) => event.side === "came")
+      .map(
+        (/** @type {any} */ event) =>
+          `${event.kind === "message" ? "" : `[${event.kind.replace("_", " ")}${event.name ? ` ${event.name}` : ""}]\n`}${event.text}`,
+      )
+      .join("\n\n");
   }
 
   /** The prompt of a rollout as text: both runs should have been asked the same. */
-  const promptOf = (/** @type {any} */ data) => JSON.stringify(data.events.filter((/** @type {any} */ event) => event.side === "asked").map((/** @type {any} */ event) => [event.role, event.text]));
+  const promptOf = (/** @type {any} */ data) =>
+    JSON.stringify(
+      data.events
+        .filter((/** @type {any} */ event) => event.side === "asked")
+        .map((/** @type {any} */ event) => [event.role, event.text]),
+    );
 
   function Column({ letter, run, task, data, repeat, onRepeat, range, mode, scored }) {
     const repeats = data.repeats ?? [];
@@ -98,7 +141,12 @@
   }
 
   /** Load one rollout of a task in a run: the repeat asked for, else the first one. */
-  async function loadSide(/** @type {number} */ run, /** @type {number} */ task, /** @type {number | null} */ repeat, /** @type {any} */ signal) {
+  async function loadSide(
+    /** @type {number} */ run,
+    /** @type {number} */ task,
+    /** @type {number | null} */ repeat,
+    /** @type {any} */ signal,
+  ) {
     const query = { count: 500 };
     if (repeat !== null) return { repeat, data: await api.rollout({ run, task, repeat }, query, signal) };
     const page = await api.rollouts(run, { where: `task == ${task}`, count: 1 }, signal);
@@ -108,15 +156,31 @@
   }
 
   function SideBySide({ numbers, task, question, range }) {
-    const [mode, setMode] = useState("differences"), [showsPrompt, setShowsPrompt] = useState(false);
+    const [mode, setMode] = useState("differences"),
+      [showsPrompt, setShowsPrompt] = useState(false);
     const [repeats, setRepeats] = useState(/** @type {(number | null)[]} */ ([null, null]));
     useEffect(() => setRepeats([null, null]), [task, ...numbers]);
-    const { data, error, reload } = useData((signal) => Promise.all(numbers.map((/** @type {number} */ number, /** @type {number} */ place) => loadSide(number, task, repeats[place], signal))), [task, ...numbers, ...repeats]);
+    const { data, error, reload } = useData(
+      (signal) =>
+        Promise.all(
+          numbers.map((/** @type {number} */ number, /** @type {number} */ place) =>
+            loadSide(number, task, repeats[place], signal),
+          ),
+        ),
+      [task, ...numbers, ...repeats],
+    );
     if (error) return html`<${ui.ErrorState} error=${error} retry=${reload} />`;
-    if (!data || data[0].data.facts.task !== task) return html`<section class="card"><p class="t3 padded" role="status">Loading task ${task}</p></section>`;
+    if (!data || data[0].data.facts.task !== task)
+      return html`<section class="card"><p class="t3 padded" role="status">Loading task ${task}</p></section>`;
     const isSamePrompt = promptOf(data[0].data) === promptOf(data[1].data);
-    const prompts = data.map((side) => side.data.events.filter((/** @type {any} */ event) => event.side === "asked").map((/** @type {any} */ event) => `${event.role}: ${event.text}`).join("\n\n"));
-    const onRepeat = (/** @type {number} */ place) => (/** @type {number} */ repeat) => setRepeats(data.map((side, index) => (index === place ? repeat : side.repeat)));
+    const prompts = data.map((side) =>
+      side.data.events
+        .filter((/** @type {any} */ event) => event.side === "asked")
+        .map((/** @type {any} */ event) => `${event.role}: ${event.text}`)
+        .join("\n\n"),
+    );
+    const onRepeat = (/** @type {number} */ place) => (/** @type {number} */ repeat) =>
+      setRepeats(data.map((side, index) => (index === place ? repeat : side.repeat)));
     return html`<section class="card" aria-label=${`Task ${task}, side by side`}><header class="sbs-head"><h2>Task ${task}, side by side</h2><span class="note ell">${question}</span><span class="grow"></span><${ui.Segments} label="What to show" options=${[["differences", "Differences"], ["everything", "Everything"]]} value=${mode} onChange=${setMode} /></header>
       <div class="samefold"><${ui.Icon} name=${isSamePrompt ? "check" : "warn"} small />${isSamePrompt ? "System and user messages are the same in both" : "The messages to the model differ"} <button type="button" class="btn sm ghost" aria-expanded=${String(showsPrompt)} onClick=${() => setShowsPrompt(!showsPrompt)}>${showsPrompt ? "Hide" : "Show"}</button></div>
       ${showsPrompt ? html`<div class="padded"><${gymView.diff.TextDiff} a=${prompts[0]} b=${prompts[1]} labels=${["A", "B"]} /></div>` : null}
@@ -126,28 +190,57 @@
 
   function Subsets({ result }) {
     if (!result.subsets.length) return null;
-    const whole = { name: "", value: "All tasks", tasks: result.tasks, means: result.means, mean_difference: result.mean_difference, interval_95: result.interval_95, verdict: result.verdict, p_corrected: result.p };
-    const rows = [whole, ...result.subsets], half = halfWidth(rows), isPoints = result.points;
+    const whole = {
+      name: "",
+      value: "All tasks",
+      tasks: result.tasks,
+      means: result.means,
+      mean_difference: result.mean_difference,
+      interval_95: result.interval_95,
+      verdict: result.verdict,
+      p_corrected: result.p,
+    };
+    const rows = [whole, ...result.subsets],
+      half = halfWidth(rows),
+      isPoints = result.points;
     const edge = format.number(points(half, isPoints), isPoints ? 0 : 2);
     return html`<${ui.Card} title="By agent and subset" note=${`${isPoints ? "points, " : ""}B − A, 95 % interval, p corrected (Holm)`} flush><div class="scrollx"><table class="tbl"><thead><tr><th>Subset</th><th class="n">Tasks</th><th class="n">A</th><th class="n">B</th><th class="n">Change</th><th class="forest-head"><span>−${edge}</span><span>0</span><span>+${edge}</span></th><th class="n">p</th><th>Verdict</th></tr></thead><tbody>${rows.map((row, index) => html`<tr key=${index} class=${index ? "" : "total"}><td>${row.name && row.name !== "agent" ? `${row.name}: ` : ""}<span class=${row.name === "agent" ? "mono small-mono" : ""}>${row.value}</span></td><td class="n t2">${format.count(row.tasks)}</td><td class="n">${format.number(row.means[0])}</td><td class="n">${format.number(row.means[1])}</td><td class="n"><${ui.Delta} value=${points(row.mean_difference, isPoints)} digits=${isPoints ? 1 : 3} /></td><td><${charts.Forest} value=${row.mean_difference} low=${row.interval_95?.[0]} high=${row.interval_95?.[1]} from=${-half} to=${half} zero width=${190} /></td><td class="n t2">${formatP(row.p_corrected)}</td><td class=${row.verdict === "no clear change" ? "t3" : ""}>${VERDICTS[/** @type {keyof VERDICTS} */ (row.verdict)]}</td></tr>`)}</tbody></table></div><//>`;
   }
 
   function Costs({ result }) {
     if (!result.costs.length) return null;
-    const change = (/** @type {any} */ row) => (row.change === null ? "–" : row.unit === "share" ? `${format.signed(row.change * 100, 1)} points` : `${format.signed(row.change * 100, 0)} %`);
+    const change = (/** @type {any} */ row) =>
+      row.change === null
+        ? "–"
+        : row.unit === "share"
+          ? `${format.signed(row.change * 100, 1)} points`
+          : `${format.signed(row.change * 100, 0)} %`;
     return html`<${ui.Card} title="Cost and speed" note="per rollout" flush><div class="scrollx"><table class="tbl"><thead><tr><th></th><th class="n">A</th><th class="n">B</th><th class="n">Change</th></tr></thead><tbody>${result.costs.map((/** @type {any} */ row) => html`<tr key=${row.name}><td>${row.title}</td><td class="n t2">${unitText(row.unit, row.values[0])}</td><td class="n">${unitText(row.unit, row.values[1])}</td><td class="n strong">${change(row)}</td></tr>`)}</tbody></table></div><//>`;
   }
 
   function TwoRuns({ route, numbers, result, range }) {
-    const { query } = route, direction = query.flips ?? "all", rows = flipRows(result, direction);
-    const fallback = (result.flip_rows ?? [])[0] ?? result.rows[0], task = query.task === undefined ? fallback?.task ?? null : Number(query.task);
+    const { query } = route,
+      direction = query.flips ?? "all",
+      rows = flipRows(result, direction);
+    const fallback = (result.flip_rows ?? [])[0] ?? result.rows[0],
+      task = query.task === undefined ? (fallback?.task ?? null) : Number(query.task);
     const set = (/** @type {any} */ next) => router.replace(router.compareAddress(numbers, { ...query, ...next }));
     const move = (/** @type {number} */ step) => () => {
-      const place = rows.findIndex((/** @type {any} */ row) => row.task === task), next = rows[Math.max(0, Math.min(rows.length - 1, place + step))];
+      const place = rows.findIndex((/** @type {any} */ row) => row.task === task),
+        next = rows[Math.max(0, Math.min(rows.length - 1, place + step))];
       if (next) set({ task: next.task });
     };
-    useKeys("Compare", [["j ArrowDown", "Next flip", move(1)], ["k ArrowUp", "Previous flip", move(-1)], ["x", "Swap A and B", () => router.go(router.compareAddress([...numbers].reverse(), query))]]);
-    const question = useMemo(() => [...(result.flip_rows ?? []), ...result.rows].find((/** @type {any} */ row) => row.task === task)?.question ?? "", [result, task]);
+    useKeys("Compare", [
+      ["j ArrowDown", "Next flip", move(1)],
+      ["k ArrowUp", "Previous flip", move(-1)],
+      ["x", "Swap A and B", () => router.go(router.compareAddress([...numbers].reverse(), query))],
+    ]);
+    const question = useMemo(
+      () =>
+        [...(result.flip_rows ?? []), ...result.rows].find((/** @type {any} */ row) => row.task === task)?.question ??
+        "",
+      [result, task],
+    );
     return html`<${Verdict} result=${result} /><${Differences} result=${result} />
       <div class="grid g12"><${Tasks} result=${result} /><${Flips} result=${result} selected=${task} onSelect=${(/** @type {number} */ each) => set({ task: each })} direction=${direction} onDirection=${(/** @type {string} */ each) => set({ flips: each === "all" ? "" : each })} range=${range} /></div>
       ${task === null || Number.isNaN(task) ? null : html`<${SideBySide} numbers=${numbers} task=${task} question=${question} range=${range} />`}
@@ -158,18 +251,39 @@
     const half = halfWidth(result.runs);
     const edge = format.number(points(half, isPoints), isPoints ? 0 : 2);
     return html`<section class="card" aria-label="Verdict"><div class="padded"><p class="say">${result.sentence}</p><p class="t2 gap-top">Each run against A, paired by task; p values are corrected for ${format.plural(result.runs.length - 1, "comparison")} (Holm).</p></div>
-      <div class="scrollx"><table class="tbl"><thead><tr><th>Run</th><th>Model</th><th class="n">Mean</th><th class="n">Against A</th><th class="forest-head"><span>−${edge}</span><span>0</span><span>+${edge}</span></th><th class="n">p</th><th>Flips</th><th>Verdict</th><th class="n">Cost</th></tr></thead><tbody>${result.runs.map((/** @type {any} */ row, /** @type {number} */ place) => html`<tr key=${row.number}><td><span class="row"><${ui.RunTag} letter=${LETTERS[place]} />${place ? html`<a class="plain-link" href=${router.compareAddress([numbers[0], row.number])}>${row.title ?? row.name}</a>` : row.title ?? row.name}</span></td><td class="mono t2 small-mono">${row.model}</td><td class="n">${row.mean === null ? "–" : html`<${ui.RewardChip} reward=${row.mean} digits=${3} cell />`}</td><td class="n">${place ? html`<${ui.Delta} value=${points(row.mean_difference, isPoints)} digits=${isPoints ? 1 : 3} />` : html`<span class="t3">baseline</span>`}</td><td>${place && row.mean_difference !== null ? html`<${charts.Forest} value=${row.mean_difference} low=${row.interval_95?.[0]} high=${row.interval_95?.[1]} from=${-half} to=${half} zero width=${240} />` : null}</td><td class="n t2">${place ? formatP(row.p_corrected) : ""}</td><td class="t2 num">${place ? `▲ ${row.flips.up}  ▼ ${row.flips.down}` : ""}</td><td>${!place ? "" : row.comparable ? row.verdict : html`<span data-tip=${row.differences.filter((/** @type {any} */ each) => each.breaking).map((/** @type {any} */ each) => each.text).join("\n")}>not comparable</span>`}</td><td class="n">${row.dollars === undefined ? "" : format.money(row.dollars)}</td></tr>`)}</tbody></table></div></section>`;
+      <div class="scrollx"><table class="tbl"><thead><tr><th>Run</th><th>Model</th><th class="n">Mean</th><th class="n">Against A</th><th class="forest-head"><span>−${edge}</span><span>0</span><span>+${edge}</span></th><th class="n">p</th><th>Flips</th><th>Verdict</th><th class="n">Cost</th></tr></thead><tbody>${result.runs.map(
+        (/** @type {any} */ row, /** @type {number} */ place) =>
+          html`<tr key=${row.number}><td><span class="row"><${ui.RunTag} letter=${LETTERS[place]} />${place ? html`<a class="plain-link" href=${router.compareAddress([numbers[0], row.number])}>${row.title ?? row.name}</a>` : (row.title ?? row.name)}</span></td><td class="mono t2 small-mono">${row.model}</td><td class="n">${row.mean === null ? "–" : html`<${ui.RewardChip} reward=${row.mean} digits=${3} cell />`}</td><td class="n">${place ? html`<${ui.Delta} value=${points(row.mean_difference, isPoints)} digits=${isPoints ? 1 : 3} />` : html`<span class="t3">baseline</span>`}</td><td>${place && row.mean_difference !== null ? html`<${charts.Forest} value=${row.mean_difference} low=${row.interval_95?.[0]} high=${row.interval_95?.[1]} from=${-half} to=${half} zero width=${240} />` : null}</td><td class="n t2">${place ? formatP(row.p_corrected) : ""}</td><td class="t2 num">${place ? `▲ ${row.flips.up}  ▼ ${row.flips.down}` : ""}</td><td>${
+            !place
+              ? ""
+              : row.comparable
+                ? row.verdict
+                : html`<span data-tip=${row.differences
+                    .filter((/** @type {any} */ each) => each.breaking)
+                    .map((/** @type {any} */ each) => each.text)
+                    .join("\n")}>not comparable</span>`
+          }</td><td class="n">${row.dollars === undefined ? "" : format.money(row.dollars)}</td></tr>`,
+      )}</tbody></table></div></section>`;
   }
 
-  const numbersOf = (/** @type {any} */ route) => [...new Set((route.parts[0] ?? "").split(",").map(Number))].filter((number) => Number.isInteger(number) && number >= 0).slice(0, MOST_RUNS);
+  const numbersOf = (/** @type {any} */ route) =>
+    [...new Set((route.parts[0] ?? "").split(",").map(Number))]
+      .filter((number) => Number.isInteger(number) && number >= 0)
+      .slice(0, MOST_RUNS);
 
   function ComparePage({ route, runs }) {
-    const numbers = numbersOf(route), key = numbers.join(",");
-    const { data, error, reload } = useData(() => (numbers.length < 2 ? Promise.resolve(null) : api.compare(numbers)), [key]);
+    const numbers = numbersOf(route),
+      key = numbers.join(",");
+    const { data, error, reload } = useData(
+      () => (numbers.length < 2 ? Promise.resolve(null) : api.compare(numbers)),
+      [key],
+    );
     const onChange = (/** @type {number[]} */ next) => router.go(router.compareAddress(next));
-    const first = runs?.find((/** @type {any} */ run) => run.number === numbers[0]), range = first?.scale ?? [0, 1];
+    const first = runs?.find((/** @type {any} */ run) => run.number === numbers[0]),
+      range = first?.scale ?? [0, 1];
     const head = html`<div class="row wraps compare-head"><h1 class="sr">Compare runs</h1><${RunPickers} numbers=${numbers} runs=${runs ?? []} onChange=${onChange} /><span class="grow"></span>${data && numbers.length === 2 && data.tasks !== undefined ? html`<span class="t3 small">${format.plural(data.tasks, "task")} in both${data.only_first || data.only_second ? `, ${format.count(data.only_first)} only in A, ${format.count(data.only_second)} only in B` : ""}</span>` : null}</div>`;
-    if (numbers.length < 2) return html`<div class="page stack">${head}<section class="card"><${ui.Empty} title="Choose two runs"><p>Select two or more runs on the page of all runs, or open a folder with several runs.</p><a class="btn" href="#/runs">All runs</a><//></section></div>`;
+    if (numbers.length < 2)
+      return html`<div class="page stack">${head}<section class="card"><${ui.Empty} title="Choose two runs"><p>Select two or more runs on the page of all runs, or open a folder with several runs.</p><a class="btn" href="#/runs">All runs</a><//></section></div>`;
     if (error) return html`<div class="page stack">${head}<${ui.ErrorState} error=${error} retry=${reload} /></div>`;
     const isMany = Array.isArray(data?.runs) && data.tasks === undefined;
     if (!data || isMany !== numbers.length > 2) return html`<${ui.Skeleton} />`;
@@ -179,7 +293,10 @@
   gymView.pages.compare = {
     component: ComparePage,
     title: ({ route, runs }) => {
-      const names = numbersOf(route).map((number) => runs?.find((/** @type {any} */ run) => run.number === number)).map((run) => run?.title ?? run?.name ?? "").filter(Boolean);
+      const names = numbersOf(route)
+        .map((number) => runs?.find((/** @type {any} */ run) => run.number === number))
+        .map((run) => run?.title ?? run?.name ?? "")
+        .filter(Boolean);
       return `Compare ${names.join(" and ")}`;
     },
   };

@@ -8,7 +8,13 @@
     const { facts } = data;
     if (facts.outcome === "scored") return null;
     if (data.failure) return data.failure;
-    return { outcome: facts.outcome, kind: facts.kind, server: facts.whom || undefined, cause: facts.message || `${facts.outcome}: ${facts.kind || "by hand"}`, explain: facts.kind };
+    return {
+      outcome: facts.outcome,
+      kind: facts.kind,
+      server: facts.whom || undefined,
+      cause: facts.message || `${facts.outcome}: ${facts.kind || "by hand"}`,
+      explain: facts.kind,
+    };
   }
 
   function Path({ path }) {
@@ -17,14 +23,24 @@
 
   function ToDo({ failure, run }) {
     const same = failure.same_cause;
-    const effect = failure.runs_again === undefined ? "" : ` ${format.plural(failure.stays, "finished rollout")} ${failure.stays === 1 ? "stays" : "stay"} as ${failure.stays === 1 ? "it is" : "they are"}; ${format.count(failure.runs_again)} ${failure.runs_again === 1 ? "runs" : "run"} again.`;
+    const effect =
+      failure.runs_again === undefined
+        ? ""
+        : ` ${format.plural(failure.stays, "finished rollout")} ${failure.stays === 1 ? "stays" : "stay"} as ${failure.stays === 1 ? "it is" : "they are"}; ${format.count(failure.runs_again)} ${failure.runs_again === 1 ? "runs" : "run"} again.`;
     return html`<div class="todo"><h3>What to do</h3>${failure.advice || effect ? html`<p>${failure.advice ?? "Resume the run."}${effect}</p>` : null}${failure.resume_command ? html`<${ui.CommandLine} command=${failure.resume_command} solo />` : null}
       <div class="row wraps gap-top-small">${same?.count > 1 ? html`<a class="btn sm" href=${router.address(run, "rollouts", [], { where: same.where })}>Show all ${format.count(same.count)} with this cause</a>` : null}${failure.explain ? html`<${ui.CopyButton} text=${() => `gym explain ${failure.explain}`} label=${`gym explain ${failure.explain}`} />` : null}</div></div>`;
   }
 
   function FailurePanel({ failure, run }) {
     const isLimit = failure.outcome === "limit";
-    const detail = [failure.detail, failure.same_cause?.count > 1 ? `${format.plural(failure.same_cause.count, "rollout")} of this run failed for the same reason.` : ""].filter(Boolean).join(" ");
+    const detail = [
+      failure.detail,
+      failure.same_cause?.count > 1
+        ? `${format.plural(failure.same_cause.count, "rollout")} of this run failed for the same reason.`
+        : "",
+    ]
+      .filter(Boolean)
+      .join(" ");
     return html`<section class=${`fail failpanel ${isLimit ? "warn" : ""}`} aria-label="Failure"><div class="row toprow"><span class=${`sev ${isLimit ? "w" : "e"}`}><${Icon} name=${isLimit ? "limit" : "failed"} /></span><div class="grow"><h2>${failure.cause}</h2>${detail ? html`<p class="t2 gap-top-small">${detail}</p>` : null}${failure.path?.length ? html`<${Path} path=${failure.path} />` : null}</div></div>
       <${ToDo} failure=${failure} run=${run} /></section>`;
   }
@@ -32,9 +48,14 @@
   function FailureFacts({ failure, data, run }) {
     const { same_cause: same, kept } = failure;
     const facts = [
-      ["Kind", failure.kind ? html`<code>${failure.kind}</code>` : null], ["Server", failure.server ? html`<code>${failure.server}</code>` : null],
+      ["Kind", failure.kind ? html`<code>${failure.kind}</code>` : null],
+      ["Server", failure.server ? html`<code>${failure.server}</code>` : null],
       ["Phase", [failure.phase, failure.turn === undefined ? "" : `turn ${failure.turn}`].filter(Boolean).join(", ")],
-      ["Status", failure.status], ["Time", failure.seconds === undefined || failure.seconds === null ? null : `after ${format.duration(failure.seconds)}`],
+      ["Status", failure.status],
+      [
+        "Time",
+        failure.seconds === undefined || failure.seconds === null ? null : `after ${format.duration(failure.seconds)}`,
+      ],
       ["Limit", failure.limit ? `${failure.limit.name}: ${format.value(failure.limit.value)}` : null],
       ["Attempts", data.attempts > 1 ? format.count(data.attempts) : null],
       ["Counts as", "not scored: it does not lower the mean"],

@@ -9,16 +9,28 @@
     const [tick, setTick] = useState(0);
     useEffect(() => {
       if (!isOn) return undefined;
-      const timer = setInterval(() => { if (!document.hidden) setTick((/** @type {number} */ old) => old + 1); }, UPDATE_MS);
+      const timer = setInterval(() => {
+        if (!document.hidden) setTick((/** @type {number} */ old) => old + 1);
+      }, UPDATE_MS);
       return () => clearInterval(timer);
     }, [isOn]);
     return tick;
   }
 
   function Progress({ live, run }) {
-    const { planned, done, outcomes = {} } = live, running = live.running ?? 0;
+    const { planned, done, outcomes = {} } = live,
+      running = live.running ?? 0;
     const rest = planned === undefined || planned === null ? 0 : Math.max(0, planned - done - running);
-    const parts = [...OUTCOMES.map((outcome) => ({ name: outcome, count: outcomes[outcome] ?? 0, look: `mark-${outcome}`, where: `outcome == "${outcome}"` })), { name: "running", count: running, look: "run", where: "" }, { name: "planned", count: rest, look: "planned", where: "" }].filter(({ count }) => count);
+    const parts = [
+      ...OUTCOMES.map((outcome) => ({
+        name: outcome,
+        count: outcomes[outcome] ?? 0,
+        look: `mark-${outcome}`,
+        where: `outcome == "${outcome}"`,
+      })),
+      { name: "running", count: running, look: "run", where: "" },
+      { name: "planned", count: rest, look: "planned", where: "" },
+    ].filter(({ count }) => count);
     return html`<div class="progressbox"><div class="prog" role="progressbar" aria-valuenow=${planned ? Math.floor((100 * done) / planned) : undefined} aria-valuemin="0" aria-valuemax="100" aria-label=${`${format.count(done)}${planned ? ` of ${format.count(planned)}` : ""} done`}>${parts.map(({ name, count, look }) => html`<i key=${name} class=${look} style=${{ flexGrow: String(count) }}></i>`)}</div>
       <div class="lg gap-top">${parts.map(({ name, count, look, where }) => html`<span key=${name}><i class=${look}></i>${where ? html`<a class="plain-link" href=${router.address(run, "rollouts", [], { where })}><b>${format.count(count)}</b> ${name}</a>` : html`<b>${format.count(count)}</b> ${name}`}</span>`)}</div></div>`;
   }
@@ -29,15 +41,50 @@
 
   function Figures({ live }) {
     const { rate, left, reward, cost } = live;
-    const tiles = [["Done", html`${format.count(live.done)}${live.planned ? html` <span class="of">of ${format.count(live.planned)}</span>` : null}`, live.planned ? format.percent(live.done / live.planned, 0) : ""]];
-    if (rate) tiles.push(["Rate", html`${format.number(rate.per_minute, rate.per_minute < 10 ? 1 : 0)} <span class="of">a minute</span>`, rate.earlier_per_minute === undefined || rate.earlier_per_minute === null ? "" : `${format.number(rate.earlier_per_minute, 0)} a minute earlier`]);
-    if (left) tiles.push(["Time left", format.duration(left.seconds), `at ${clock(left.seconds)}${left.low === undefined || left.low === null ? "" : `, or ${clock(left.low)} – ${clock(left.high)}`}`]);
-    if (reward && reward.mean !== null) tiles.push(["Mean reward so far", format.number(reward.mean), `${format.interval(reward.interval_95) || `of ${format.plural(reward.n, "rollout")}`}, easy tasks end first`]);
-    if (cost) tiles.push(["Cost so far", format.money(cost.dollars), [cost.expected === undefined || cost.expected === null ? "" : `about ${format.money(cost.expected)} in the end`, cost.limit ? `limit ${format.money(cost.limit)}` : ""].filter(Boolean).join(", ")]);
+    const tiles = [
+      [
+        "Done",
+        html`${format.count(live.done)}${live.planned ? html` <span class="of">of ${format.count(live.planned)}</span>` : null}`,
+        live.planned ? format.percent(live.done / live.planned, 0) : "",
+      ],
+    ];
+    if (rate)
+      tiles.push([
+        "Rate",
+        html`${format.number(rate.per_minute, rate.per_minute < 10 ? 1 : 0)} <span class="of">a minute</span>`,
+        rate.earlier_per_minute === undefined || rate.earlier_per_minute === null
+          ? ""
+          : `${format.number(rate.earlier_per_minute, 0)} a minute earlier`,
+      ]);
+    if (left)
+      tiles.push([
+        "Time left",
+        format.duration(left.seconds),
+        `at ${clock(left.seconds)}${left.low === undefined || left.low === null ? "" : `, or ${clock(left.low)} – ${clock(left.high)}`}`,
+      ]);
+    if (reward && reward.mean !== null)
+      tiles.push([
+        "Mean reward so far",
+        format.number(reward.mean),
+        `${format.interval(reward.interval_95) || `of ${format.plural(reward.n, "rollout")}`}, easy tasks end first`,
+      ]);
+    if (cost)
+      tiles.push([
+        "Cost so far",
+        format.money(cost.dollars),
+        [
+          cost.expected === undefined || cost.expected === null
+            ? ""
+            : `about ${format.money(cost.expected)} in the end`,
+          cost.limit ? `limit ${format.money(cost.limit)}` : "",
+        ]
+          .filter(Boolean)
+          .join(", "),
+      ]);
     return html`<div class=${`big3 n${tiles.length}`}>${tiles.map(([label, value, note]) => html`<div key=${label}><span class="lab">${label}</span><div class="mid">${value}</div><small>${note}</small></div>`)}</div>`;
   }
 
-  function Oldest({ live, run }) {
+  function Oldest({ live }) {
     const phases = Object.entries(live.phases ?? {}).map(([phase, count]) => ({ phase, seconds: Number(count) }));
     return html`<${ui.Card} title="What the oldest rollouts wait for" note=${live.running === undefined ? "" : `${format.count(live.running)} running`} flush><div class="scrollx gap-top-small" tabindex="0" role="region" aria-label="Oldest rollouts"><table class="tbl"><thead><tr><th>Rollout</th><th>Agent</th><th>Phase</th><th>Waits for</th><th class="n">For</th></tr></thead><tbody>${live.oldest.map((/** @type {any} */ each, /** @type {number} */ index) => html`<tr key=${`${each.task}:${each.rollout}`}><td class="mono small-mono">${each.task}:${each.rollout}</td><td class="mono small-mono">${each.agent ?? ""}</td><td>${each.phase ?? ""}</td><td class="mono small-mono">${each.waits_for ?? ""}</td><td class=${`n ${index === 0 ? "strong" : ""}`}>${format.duration(each.seconds)}</td></tr>`)}</tbody></table></div>
       ${phases.length ? html`<div class="byphase"><h3>All ${format.count(live.running)}, by phase</h3><span class="timebar" role="img" aria-label=${phases.map(({ phase, seconds }) => `${seconds} in ${phase}`).join(", ")}>${phases.map(({ phase, seconds }) => html`<i key=${phase} class=${`ph-${phase}`} style=${{ flexGrow: String(seconds) }} data-tip=${`${format.plural(seconds, "rollout")} in ${phase}`}>${phase} ${seconds}</i>`)}</span></div>` : null}<//>`;
@@ -52,19 +99,26 @@
   }
 
   function LivePage({ route, runs, summary }) {
-    const [isPaused, setPaused] = useState(false), tick = useTicks(!isPaused);
+    const [isPaused, setPaused] = useState(false),
+      tick = useTicks(!isPaused);
     const { data: live, error, reload } = useData((signal) => api.live(route.run, signal), [route.run, tick]);
-    const run = runs.find((/** @type {any} */ each) => each.number === route.run) ?? {}, range = gymView.rewardRange(summary);
+    const run = runs.find((/** @type {any} */ each) => each.number === route.run) ?? {},
+      range = gymView.rewardRange(summary);
     if (error && !live) return html`<${ui.ErrorState} error=${error} retry=${reload} />`;
     if (!live) return html`<${ui.Skeleton} rows=${5} />`;
-    const isRunning = live.state === "running", hasMinutes = live.minutes?.length > 0, hasLatest = live.latest?.length > 0;
+    const isRunning = live.state === "running",
+      hasMinutes = live.minutes?.length > 0,
+      hasLatest = live.latest?.length > 0;
     return html`<div class="page stack"><section class="card" aria-label="Progress"><div class="runhead"><div class="grow"><div class="row"><h1>${run.title ?? run.name}</h1>${isRunning ? html`<span class="pill live"><i></i>running</span>` : html`<span class="pill">${live.state}</span>`}</div><div class="sub"><span class="mono small-mono">${run.model ?? ""}</span><span>${run.environment ?? ""}</span>${live.started_at ? html`<span>started ${format.date(live.started_at)}, ${format.duration(live.seconds)} ${isRunning ? "ago" : "in all"}</span>` : null}</div></div>
         <div class="row only-wide">${isRunning ? html`<button type="button" class="btn" aria-pressed=${String(isPaused)} onClick=${() => setPaused(!isPaused)}>${isPaused ? "Continue updates" : "Pause updates"}</button>` : html`<a class="btn" href=${router.address(route.run)}>Overview</a>`}</div></div>
         <${Progress} live=${live} run=${route.run} /><${Figures} live=${live} /></section>
       ${live.rate_limited ? html`<${RateLimit} limited=${live.rate_limited} />` : null}
-      ${live.oldest?.length || hasMinutes || hasLatest ? html`<div class=${live.oldest?.length ? "grid g21" : ""}>${live.oldest?.length ? html`<${Oldest} live=${live} run=${route.run} />` : null}${hasMinutes || hasLatest ? html`<${ui.Card} title="Finished per minute" note=${live.started_at ? `since ${format.time(live.started_at)}` : ""}>${hasMinutes ? html`<${charts.MinuteBars} minutes=${live.minutes} />${live.minutes.some((/** @type {any} */ minute) => minute.rate_limited) ? html`<div class="lg gap-top-small"><span><i class="mark-scored"></i>normal</span><span><i class="mark-limit"></i>rate limited</span></div>` : null}` : null}${hasLatest ? html`<${Latest} live=${live} run=${route.run} range=${range} />` : null}<//>` : null}</div>` : null}
+      ${live.oldest?.length || hasMinutes || hasLatest ? html`<div class=${live.oldest?.length ? "grid g21" : ""}>${live.oldest?.length ? html`<${Oldest} live=${live} />` : null}${hasMinutes || hasLatest ? html`<${ui.Card} title="Finished per minute" note=${live.started_at ? `since ${format.time(live.started_at)}` : ""}>${hasMinutes ? html`<${charts.MinuteBars} minutes=${live.minutes} />${live.minutes.some((/** @type {any} */ minute) => minute.rate_limited) ? html`<div class="lg gap-top-small"><span><i class="mark-scored"></i>normal</span><span><i class="mark-limit"></i>rate limited</span></div>` : null}` : null}${hasLatest ? html`<${Latest} live=${live} run=${route.run} range=${range} />` : null}<//>` : null}</div>` : null}
       ${live.reward_so_far?.length > 1 ? html`<${ui.Card} title="Reward so far" note="running mean and 95 % interval, clustered by task"><${charts.RunningMean} points=${live.reward_so_far} planned=${live.planned} reference=${live.earlier_run ?? null} /><//>` : null}</div>`;
   }
 
-  gymView.pages.live = { component: LivePage, title: (/** @type {any} */ { progress }) => (progress.status ? `Running, ${progress.status}` : "Live") };
+  gymView.pages.live = {
+    component: LivePage,
+    title: (/** @type {any} */ { progress }) => (progress.status ? `Running, ${progress.status}` : "Live"),
+  };
 })();

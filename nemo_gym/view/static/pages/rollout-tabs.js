@@ -9,7 +9,9 @@
   }
 
   function ToolSchema({ tool }) {
-    const calls = tool.calls ? `called ${format.plural(tool.calls, "time")}, ${tool.errors ? format.plural(tool.errors, "error") : "no error"}` : "not called";
+    const calls = tool.calls
+      ? `called ${format.plural(tool.calls, "time")}, ${tool.errors ? format.plural(tool.errors, "error") : "no error"}`
+      : "not called";
     return html`<section class="card toolschema"><header><h2 class="mono">${tool.name}</h2><span class="note">${calls}</span></header><div class="body">${tool.description ? html`<p class="tooldescription">${tool.description}</p>` : null}${tool.parameters?.length ? html`<${Parameters} parameters=${tool.parameters} />` : html`<p class="t3">No parameters.</p>`}
       <details class="gap-top"><summary class="t2">JSON schema</summary>${h(markdown.Code, { code: JSON.stringify(tool.schema ?? tool.parameters ?? {}, null, 2), language: "json", wrap: true, label: "JSON schema" })}</details></div></section>`;
   }
@@ -19,7 +21,8 @@
     const { data, error } = useData(() => api.tools(id, { attempt }), [id.run, id.task, id.repeat, attempt]);
     if (error) return html`<${ui.Empty} title="No tools are shown"><p>${error.message}</p><//>`;
     if (!data) return html`<${ui.Skeleton} rows=${3} />`;
-    if (!data.tools.length) return html`<${ui.Empty} title="The model had no tools"><p>The request of this rollout declares none.</p><//>`;
+    if (!data.tools.length)
+      return html`<${ui.Empty} title="The model had no tools"><p>The request of this rollout declares none.</p><//>`;
     return html`<div class="stack">${data.tools.map((/** @type {any} */ tool) => html`<${ToolSchema} key=${tool.name} tool=${tool} />`)}</div>`;
   }
 

@@ -10,7 +10,9 @@
   }
 
   function RunRow({ run, isSelected, onSelect, shown }) {
-    const mean = run.reward?.mean, bounds = run.reward?.interval_95, [from, to] = run.scale ?? [0, 1];
+    const mean = run.reward?.mean,
+      bounds = run.reward?.interval_95,
+      [from, to] = run.scale ?? [0, 1];
     return html`<tr class=${isSelected ? "selected" : ""}>
       <td><input type="checkbox" aria-label=${`Select ${run.title ?? run.name}`} checked=${isSelected} onChange=${onSelect} /></td>
       <td><a class="strong-link" href=${router.address(run.number, run.state === "running" ? "live" : "overview")}>${run.title ?? run.name}</a>${run.state === "running" ? html` <span class="pill live"><i></i>running</span>` : null}</td>
@@ -26,8 +28,18 @@
 
   function RunsPage({ runs }) {
     const [selected, setSelected] = useState(/** @type {number[]} */ ([]));
-    const shown = Object.fromEntries(["environment", "model", "started_at", "cost"].map((name) => [name, runs.some((/** @type {any} */ run) => run[name] !== undefined && run[name] !== null)]));
-    const toggle = (/** @type {number} */ number) => setSelected(selected.includes(number) ? selected.filter((each) => each !== number) : [...selected, number].sort((a, b) => a - b));
+    const shown = Object.fromEntries(
+      ["environment", "model", "started_at", "cost"].map((name) => [
+        name,
+        runs.some((/** @type {any} */ run) => run[name] !== undefined && run[name] !== null),
+      ]),
+    );
+    const toggle = (/** @type {number} */ number) =>
+      setSelected(
+        selected.includes(number)
+          ? selected.filter((each) => each !== number)
+          : [...selected, number].sort((a, b) => a - b),
+      );
     if (!runs.length) {
       return html`<div class="page"><h1>Runs</h1><section class="card"><${ui.Empty} title="No runs here yet" art="bars"><p>This folder has no rollouts. Run the smallest environment with the built-in model; it takes about half a minute and needs no key.</p>
         <${ui.CommandLine} command="gym eval run --environment arithmetic --model-type scripted_model --limit 10" solo /><p class="t3">This page fills as soon as the first rollout is finished.</p><//></section></div>`;

@@ -28,19 +28,39 @@
 
   /** The input. It applies while one types, and keeps what is typed when that is wrong. */
   function FilterInput({ query, error, onApply }) {
-    const applied = textOf(query), [text, setText] = useState(applied), timer = useRef(0), input = useRef(null);
-    useEffect(() => { if (document.activeElement !== input.current || applied === "") setText(applied); }, [applied]);
-    const apply = (/** @type {string} */ next) => { clearTimeout(timer.current); onApply(selectionOf(next)); };
+    const applied = textOf(query),
+      [text, setText] = useState(applied),
+      timer = useRef(0),
+      input = useRef(null);
+    useEffect(() => {
+      if (document.activeElement !== input.current || applied === "") setText(applied);
+    }, [applied]);
+    const apply = (/** @type {string} */ next) => {
+      clearTimeout(timer.current);
+      onApply(selectionOf(next));
+    };
     const onInput = (/** @type {any} */ event) => {
       const next = event.target.value;
       setText(next);
       clearTimeout(timer.current);
       timer.current = window.setTimeout(() => apply(next), DELAY_MS);
     };
-    const use = (/** @type {string} */ next) => { setText(next); apply(next); };
+    const use = (/** @type {string} */ next) => {
+      setText(next);
+      apply(next);
+    };
     return html`<div class=${`filter ${error ? "bad" : ""}`}><${Icon} name="search" /><input id="filter" ref=${input} value=${text} spellcheck="false" autocomplete="off" aria-label="Filter" aria-invalid=${error ? "true" : undefined} placeholder="reward < 1 and turns > 3, or words to search for"
-        onInput=${onInput} onKeyDown=${(/** @type {any} */ event) => { if (event.key === "Enter") apply(event.target.value); }} />
-      <span class="right">${text ? html`<button type="button" class="btn ghost sm icon" aria-label="Clear the filter" onClick=${() => { use(""); input.current?.focus(); }}><${Icon} name="close" small /></button>` : null}<kbd class="only-wide">/</kbd></span>
+        onInput=${onInput} onKeyDown=${(/** @type {any} */ event) => {
+          if (event.key === "Enter") apply(event.target.value);
+        }} />
+      <span class="right">${
+        text
+          ? html`<button type="button" class="btn ghost sm icon" aria-label="Clear the filter" onClick=${() => {
+              use("");
+              input.current?.focus();
+            }}><${Icon} name="close" small /></button>`
+          : null
+      }<kbd class="only-wide">/</kbd></span>
       ${error ? html`<${FilterError} error=${error} text=${text} onUse=${use} />` : null}</div>`;
   }
 
@@ -48,10 +68,17 @@
   function SavedFilters({ query, offered, environment, onApply, total }) {
     const [own, setOwn] = useState(() => store.get(`filters:${environment}`, []));
     useEffect(() => setOwn(store.get(`filters:${environment}`, [])), [environment]);
-    const current = textOf(query), all = [...(offered ?? EXAMPLES), ...own];
-    const keep = (/** @type {any[]} */ next) => { setOwn(next); store.set(`filters:${environment}`, next); };
+    const current = textOf(query),
+      all = [...(offered ?? EXAMPLES), ...own];
+    const keep = (/** @type {any[]} */ next) => {
+      setOwn(next);
+      store.set(`filters:${environment}`, next);
+    };
     const isSaved = all.some((filter) => filter.where === current);
-    const save = () => { keep([...own, { title: current.length > 28 ? `${current.slice(0, 27)}…` : current, where: current }]); ui.toast("Saved as a filter of this environment"); };
+    const save = () => {
+      keep([...own, { title: current.length > 28 ? `${current.slice(0, 27)}…` : current, where: current }]);
+      ui.toast("Saved as a filter of this environment");
+    };
     return html`<div class="chips"><span class="t3 only-wide note">Saved</span>${all.map((filter) => {
       const isOn = filter.where === current && current !== "";
       return html`<button type="button" class="chip" key=${filter.title + filter.where} aria-pressed=${String(isOn)} data-tip=${filter.where} onClick=${() => onApply(isOn ? { where: "", words: "" } : selectionOf(filter.where))}>${filter.title}${filter.count === undefined ? null : html`<span class="c">${format.count(filter.count)}</span>`}</button>`;
@@ -63,7 +90,10 @@
   /** No row matches: how many match each part, the range of its columns, and what to do. */
   function NoResult({ run, query, onApply }) {
     const { data } = useData(async () => (query.where ? api.filterParts(run, query.where) : null), [run, query.where]);
-    const parts = data?.parts ?? [], best = parts.filter((/** @type {any} */ part) => part.total > 0).sort((/** @type {any} */ a, /** @type {any} */ b) => a.total - b.total)[0];
+    const parts = data?.parts ?? [],
+      best = parts
+        .filter((/** @type {any} */ part) => part.total > 0)
+        .sort((/** @type {any} */ a, /** @type {any} */ b) => a.total - b.total)[0];
     return html`<div class="nores"><${ui.Empty} title="No rollout matches this filter">
       ${query.words ? html`<p>No question, answer or message has words that begin with <code>${query.words}</code>.</p>` : null}
       ${parts.length > 1 ? html`<p>Each part on its own: ${parts.map((/** @type {any} */ part, /** @type {number} */ index) => html`<span key=${part.text}>${index ? ", " : ""}<code>${part.text}</code> matches ${format.count(part.total)}</span>`)}.</p>` : null}

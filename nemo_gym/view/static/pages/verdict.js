@@ -9,8 +9,18 @@
     if (data.verdict) return data.verdict;
     const { facts, fields = {} } = data;
     const internal = Object.fromEntries(Object.entries(fields).filter(([name]) => /^_?ng_/.test(name)));
-    const recorded = Object.fromEntries(Object.entries(fields).filter(([name]) => !/^_?ng_/.test(name) && name !== "reward"));
-    return { reward: facts.reward, extracted: facts.extracted, expected: facts.expected, rule: facts.rule, recorded, internal, judge: data.judgements };
+    const recorded = Object.fromEntries(
+      Object.entries(fields).filter(([name]) => !/^_?ng_/.test(name) && name !== "reward"),
+    );
+    return {
+      reward: facts.reward,
+      extracted: facts.extracted,
+      expected: facts.expected,
+      rule: facts.rule,
+      recorded,
+      internal,
+      judge: data.judgements,
+    };
   }
 
   function headline(/** @type {any} */ verdict, /** @type {any} */ facts) {
@@ -30,11 +40,29 @@
     if (!has(verdict.extracted) && !has(verdict.expected)) return null;
     const others = verdict.same_answer ?? [];
     return html`<section><h3>Answer</h3><${diff.AnswerDiff} extracted=${verdict.extracted} expected=${verdict.expected} />
-      ${verdict.rule || verdict.extracted_event !== undefined || others.length ? html`<p class="t2 rule">${verdict.rule ? html`Rule <code>${verdict.rule}</code>` : ""}${verdict.extracted_event !== undefined ? html`${verdict.rule ? ", " : ""}found in <a href=${`#event-${verdict.extracted_event}`} onClick=${(/** @type {Event} */ event) => { event.preventDefault(); gymView.showEvent?.(verdict.extracted_event); }}>the conversation</a>` : ""}${verdict.rule || verdict.extracted_event !== undefined ? ". " : ""}${others.length ? html`${others.length === 1 ? "Repeat " : "Repeats "}${others.map((/** @type {number} */ repeat, /** @type {number} */ index) => html`${index ? ", " : ""}<a key=${repeat} href=${router.rollout(route.run, Number(route.parts[0]), repeat, route.query)}>${repeat}</a>`)} gave the same answer.` : ""}</p>` : null}</section>`;
+      ${
+        verdict.rule || verdict.extracted_event !== undefined || others.length
+          ? html`<p class="t2 rule">${verdict.rule ? html`Rule <code>${verdict.rule}</code>` : ""}${
+              verdict.extracted_event !== undefined
+                ? html`${verdict.rule ? ", " : ""}found in <a href=${`#event-${verdict.extracted_event}`} onClick=${(
+                    /** @type {Event} */ event,
+                  ) => {
+                    event.preventDefault();
+                    gymView.showEvent?.(verdict.extracted_event);
+                  }}>the conversation</a>`
+                : ""
+            }${verdict.rule || verdict.extracted_event !== undefined ? ". " : ""}${others.length ? html`${others.length === 1 ? "Repeat " : "Repeats "}${others.map((/** @type {number} */ repeat, /** @type {number} */ index) => html`${index ? ", " : ""}<a key=${repeat} href=${router.rollout(route.run, Number(route.parts[0]), repeat, route.query)}>${repeat}</a>`)} gave the same answer.` : ""}</p>`
+          : null
+      }</section>`;
   }
 
   function Judge({ entry, index, isOpen }) {
-    const notes = [entry.tokens === undefined ? "" : `${format.count(entry.tokens)} tok`, entry.seconds === undefined ? "" : format.seconds(entry.seconds)].filter(Boolean).join(", ");
+    const notes = [
+      entry.tokens === undefined ? "" : `${format.count(entry.tokens)} tok`,
+      entry.seconds === undefined ? "" : format.seconds(entry.seconds),
+    ]
+      .filter(Boolean)
+      .join(", ");
     return html`<details class="judge" open=${isOpen || undefined}><summary><${Icon} name="right" small extra="chev" /><b>Judge ${index + 1}</b><span class="t2 ell">${entry.verdict}</span><span class="grow"></span>${notes ? html`<span class="t3 num note nowrap">${notes}</span>` : null}</summary><div class="in"><p class="judge-label">Asked</p><p class="judge-text" dir="auto">${entry.asked}</p><p class="judge-label">Answered</p><p class="judge-text" dir="auto">${entry.answered}</p></div></details>`;
   }
 
@@ -45,10 +73,13 @@
   }
 
   function Limits({ limits }) {
-    return html`<section><h3>Limits</h3><div class="bars">${limits.map((/** @type {any} */ { name, used, limit, unit }) => {
-      const show = (/** @type {number} */ value) => (unit === "seconds" ? format.number(value, value < 100 ? 1 : 0) : format.count(value));
-      return html`<span class="t2" key=${name}>${name}</span><span class="tr"><i class=${used >= limit ? "mark-limit" : "mark-scored"} style=${{ width: `${Math.min(100, (100 * used) / (limit || 1))}%` }}></i></span><span class="num t2">${show(used)} of ${show(limit)}${unit === "seconds" ? " s" : ""}</span>`;
-    })}</div></section>`;
+    return html`<section><h3>Limits</h3><div class="bars">${limits.map(
+      (/** @type {any} */ { name, used, limit, unit }) => {
+        const show = (/** @type {number} */ value) =>
+          unit === "seconds" ? format.number(value, value < 100 ? 1 : 0) : format.count(value);
+        return html`<span class="t2" key=${name}>${name}</span><span class="tr"><i class=${used >= limit ? "mark-limit" : "mark-scored"} style=${{ width: `${Math.min(100, (100 * used) / (limit || 1))}%` }}></i></span><span class="num t2">${show(used)} of ${show(limit)}${unit === "seconds" ? " s" : ""}</span>`;
+      },
+    )}</div></section>`;
   }
 
   /** A recorded value: short ones as they are, long ones folded. */
@@ -56,22 +87,38 @@
     if (typeof value === "boolean") return html`${value ? "yes" : "no"}`;
     if (typeof value === "number") return html`${format.value(value)}`;
     const text = format.stored(value);
-    if (text.length <= 160) return html`<span class=${typeof value === "string" ? "" : "mono small-mono"}>${text}</span>`;
+    if (text.length <= 160)
+      return html`<span class=${typeof value === "string" ? "" : "mono small-mono"}>${text}</span>`;
     return html`<details><summary class="t3"><${Icon} name="right" small extra="chev" /><span class="ell peek">${text.slice(0, 60)}</span></summary><pre class="code wrap inpane" tabindex="0" role="region" aria-label="Value">${text}</pre></details>`;
   }
 
-  const Fields = ({ fields }) => html`<dl class="kv fields">${Object.entries(fields).map(([name, value]) => html`<dt key=${name}>${name}</dt><dd><${Value} value=${value} /></dd>`)}</dl>`;
+  const Fields = ({ fields }) =>
+    html`<dl class="kv fields">${Object.entries(fields).map(([name, value]) => html`<dt key=${name}>${name}</dt><dd><${Value} value=${value} /></dd>`)}</dl>`;
 
   function Recorded({ verdict }) {
-    const recorded = verdict.recorded ?? {}, internal = verdict.internal ?? {}, count = Object.keys(internal).length;
+    const recorded = verdict.recorded ?? {},
+      internal = verdict.internal ?? {},
+      count = Object.keys(internal).length;
     if (!Object.keys(recorded).length && !count) return null;
     return html`<section><h3>Recorded by the verifier</h3><${Fields} fields=${recorded} />${count ? html`<details class=${INTERNAL_SHOWN}><summary class="btn sm ghost">Show ${format.plural(count, "internal field")}</summary><${Fields} fields=${internal} /></details>` : null}</section>`;
   }
 
   function VerdictPane({ data, route, summary, children }) {
-    const verdict = verdictOf(data), range = verdict.scale ?? gymView.rewardRange(summary), { facts } = data;
-    const means = [verdict.mean_of_task === undefined || verdict.mean_of_task === null ? "" : `mean of this task ${format.number(verdict.mean_of_task, 2)}`, verdict.mean_of_run === undefined || verdict.mean_of_run === null ? "" : `of the run ${format.number(verdict.mean_of_run, 2)}`].filter(Boolean).join(", ");
-    const components = verdict.components ?? Object.entries(facts.components ?? {}).map(([name, value]) => ({ name, value }));
+    const verdict = verdictOf(data),
+      range = verdict.scale ?? gymView.rewardRange(summary),
+      { facts } = data;
+    const means = [
+      verdict.mean_of_task === undefined || verdict.mean_of_task === null
+        ? ""
+        : `mean of this task ${format.number(verdict.mean_of_task, 2)}`,
+      verdict.mean_of_run === undefined || verdict.mean_of_run === null
+        ? ""
+        : `of the run ${format.number(verdict.mean_of_run, 2)}`,
+    ]
+      .filter(Boolean)
+      .join(", ");
+    const components =
+      verdict.components ?? Object.entries(facts.components ?? {}).map(([name, value]) => ({ name, value }));
     const Annotation = gymView.annotations?.Panel;
     return html`<aside class="verdict" aria-label="Verdict">${facts.outcome === "scored" ? html`<section><div class="score"><span class=${`v r${ui.rewardStep(verdict.reward, range)}`}>${format.number(verdict.reward, 2)}</span><div><h2 class="headline">${headline(verdict, facts)}</h2><div class="t3 note">${means}</div></div></div></section>` : null}
       ${children}${components.length && facts.outcome === "scored" ? html`<${Components} components=${components} range=${range} />` : null}<${Answer} verdict=${verdict} route=${route} /><${Why} verdict=${verdict} />

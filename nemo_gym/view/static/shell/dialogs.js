@@ -10,7 +10,9 @@
       const dialog = element.current;
       if (!dialog) return undefined;
       if (!dialog.open) dialog.showModal();
-      const close = (/** @type {Event} */ event) => { if (event.target === dialog) dialog.close(); };
+      const close = (/** @type {Event} */ event) => {
+        if (event.target === dialog) dialog.close();
+      };
       dialog.addEventListener("click", close);
       return () => dialog.removeEventListener("click", close);
     }, []);
@@ -19,28 +21,68 @@
 
   /** Return where a text of the palette leads: tasks by number (412 or 412:3), pages and runs by name. */
   function targets(/** @type {string} */ text, /** @type {any[]} */ runs, /** @type {any} */ route) {
-    const found = [], place = /^\s*(?:task\s*)?(\d+)(?:\s*[:. -]\s*(\d+))?\s*$/i.exec(text);
+    const found = [],
+      place = /^\s*(?:task\s*)?(\d+)(?:\s*[:. -]\s*(\d+))?\s*$/i.exec(text);
     if (place) {
-      const task = Number(place[1]), repeat = Number(place[2] ?? 0);
-      found.push({ icon: "rows", label: `Task ${task}, repeat ${repeat}`, note: "open the rollout", href: router.rollout(route.run, task, repeat) });
-      if (place[2] === undefined) found.push({ icon: "rows", label: `All repeats of task ${task}`, note: "table", href: router.address(route.run, "rollouts", [], { where: `task == ${task}` }) });
+      const task = Number(place[1]),
+        repeat = Number(place[2] ?? 0);
+      found.push({
+        icon: "rows",
+        label: `Task ${task}, repeat ${repeat}`,
+        note: "open the rollout",
+        href: router.rollout(route.run, task, repeat),
+      });
+      if (place[2] === undefined)
+        found.push({
+          icon: "rows",
+          label: `All repeats of task ${task}`,
+          note: "table",
+          href: router.address(route.run, "rollouts", [], { where: `task == ${task}` }),
+        });
     }
-    const pages = [["Overview", "overview"], ["Rollouts", "rollouts"], ["Tasks", "tasks"], ["Live", "live"]].map(([label, page]) => ({ icon: "right", label, note: "page", href: router.address(route.run, page) }));
+    const pages = [
+      ["Overview", "overview"],
+      ["Rollouts", "rollouts"],
+      ["Tasks", "tasks"],
+      ["Live", "live"],
+    ].map(([label, page]) => ({ icon: "right", label, note: "page", href: router.address(route.run, page) }));
     const other = runs.findIndex((run) => run.number !== route.run);
     const all = [
-      ...pages, { icon: "right", label: "All runs", note: "page", href: "#/runs" },
-      ...(other < 0 ? [] : [{ icon: "scale", label: "Compare", note: "page", href: router.compareAddress([runs[other].number, route.run]) }]),
-      ...runs.map((run) => ({ icon: "rows", label: run.title ?? run.name, note: run.rollouts === undefined ? "run" : format.plural(run.rollouts, "rollout"), href: router.address(run.number) })),
+      ...pages,
+      { icon: "right", label: "All runs", note: "page", href: "#/runs" },
+      ...(other < 0
+        ? []
+        : [
+            {
+              icon: "scale",
+              label: "Compare",
+              note: "page",
+              href: router.compareAddress([runs[other].number, route.run]),
+            },
+          ]),
+      ...runs.map((run) => ({
+        icon: "rows",
+        label: run.title ?? run.name,
+        note: run.rollouts === undefined ? "run" : format.plural(run.rollouts, "rollout"),
+        href: router.address(run.number),
+      })),
     ];
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-    return [...found, ...all.filter(({ label }) => words.every((word) => label.toLowerCase().includes(word)))].slice(0, MOST_ENTRIES);
+    return [...found, ...all.filter(({ label }) => words.every((word) => label.toLowerCase().includes(word)))].slice(
+      0,
+      MOST_ENTRIES,
+    );
   }
 
   function Palette({ runs, route, onClose }) {
-    const [text, setText] = useState(""), [chosen, setChosen] = useState(0);
+    const [text, setText] = useState(""),
+      [chosen, setChosen] = useState(0);
     const entries = useMemo(() => targets(text, runs, route), [text, runs]);
     const list = useRef(null);
-    const open = (/** @type {string} */ href) => { onClose(); router.go(href); };
+    const open = (/** @type {string} */ href) => {
+      onClose();
+      router.go(href);
+    };
     const onKeyDown = (/** @type {KeyboardEvent} */ event) => {
       if (event.key === "ArrowDown" || event.key === "ArrowUp") {
         event.preventDefault();
@@ -53,14 +95,22 @@
       }
     };
     return html`<${Dialog} label="Go to" onClose=${onClose}><div class="in"><${Icon} name="search" /><input autofocus placeholder="Type a task number, a run or a page" aria-label="Go to" role="combobox" aria-expanded="true" aria-controls="palette-list" aria-activedescendant=${entries.length ? `palette-${chosen}` : undefined}
-        value=${text} onInput=${(/** @type {any} */ event) => { setText(event.target.value); setChosen(0); }} onKeyDown=${onKeyDown} /><kbd>Esc</kbd></div>
+        value=${text} onInput=${(/** @type {any} */ event) => {
+          setText(event.target.value);
+          setChosen(0);
+        }} onKeyDown=${onKeyDown} /><kbd>Esc</kbd></div>
       <ul id="palette-list" role="listbox" aria-label="Places" ref=${list}>${entries.map((entry, index) => html`<li key=${entry.href + entry.label} id=${`palette-${index}`} role="option" aria-selected=${String(index === chosen)} class=${index === chosen ? "on" : ""} onClick=${() => open(entry.href)}><${Icon} name=${entry.icon} /><span>${entry.label}</span><span class="t3">${entry.note}</span></li>`)}</ul>
       ${entries.length ? null : html`<p class="palette-none t3">No page, run or task of this name.</p>`}<//>`;
   }
 
   function keyCaps(/** @type {string} */ names) {
     const shown = { ArrowDown: "↓", ArrowUp: "↑", ArrowLeft: "←", ArrowRight: "→", Enter: "↵", "Ctrl+k": "⌘K" };
-    return names.split(" ").map((name, index) => html`<span key=${name}>${index && !/^g /.test(names) ? html`<span class="t3"> or </span>` : " "}<kbd>${shown[/** @type {keyof shown} */ (name)] ?? name}</kbd></span>`);
+    return names
+      .split(" ")
+      .map(
+        (name, index) =>
+          html`<span key=${name}>${index && !/^g /.test(names) ? html`<span class="t3"> or </span>` : " "}<kbd>${shown[/** @type {keyof shown} */ (name)] ?? name}</kbd></span>`,
+      );
   }
 
   function KeyMap({ onClose }) {

@@ -3,10 +3,13 @@
 (() => {
   const { html, Icon, format, router, store, ui, useState } = gymView;
 
-  const Logo = () => html`<svg viewBox="0 0 20 20" aria-hidden="true"><rect class="fill-inverse" width="20" height="20" rx="5" /><g class="fill-on-inverse"><rect x="4" y="11" width="3" height="5" rx="1" /><rect x="8.5" y="7.5" width="3" height="8.5" rx="1" /><rect x="13" y="4" width="3" height="12" rx="1" /></g></svg>`;
+  const Logo = () =>
+    html`<svg viewBox="0 0 20 20" aria-hidden="true"><rect class="fill-inverse" width="20" height="20" rx="5" /><g class="fill-on-inverse"><rect x="4" y="11" width="3" height="5" rx="1" /><rect x="8.5" y="7.5" width="3" height="8.5" rx="1" /><rect x="13" y="4" width="3" height="12" rx="1" /></g></svg>`;
 
   function currentTheme() {
-    return document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+    return (
+      document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")
+    );
   }
   function ThemeButton() {
     const [theme, setTheme] = useState(currentTheme);
@@ -19,13 +22,21 @@
     return html`<button type="button" class="btn ghost icon" id="theme" aria-label=${`Switch to the ${theme === "dark" ? "light" : "dark"} theme`} data-tip="Theme: light / dark" onClick=${change}><${Icon} name=${theme === "dark" ? "sun" : "moon"} /></button>`;
   }
 
-  const total = (/** @type {any} */ run, /** @type {any} */ summary) => run?.rollouts ?? summary?.outcomes?.reduce?.((/** @type {number} */ sum, /** @type {any} */ entry) => sum + entry.count, 0);
+  const total = (/** @type {any} */ run, /** @type {any} */ summary) =>
+    run?.rollouts ??
+    summary?.outcomes?.reduce?.((/** @type {number} */ sum, /** @type {any} */ entry) => sum + entry.count, 0);
 
   function tabs(/** @type {any} */ route, /** @type {any[]} */ runs, /** @type {any} */ summary) {
     const run = runs.find((each) => each.number === route.run);
     const others = runs.filter((each) => each.number !== route.run);
     const isLive = run?.state === "running" || summary?.state === "running" || route.page === "live";
-    const compare = others.length ? router.compareAddress(route.page === "compare" ? route.parts[0].split(",").map(Number) : [others[0].number, route.run].sort((a, b) => a - b)) : "";
+    const compare = others.length
+      ? router.compareAddress(
+          route.page === "compare"
+            ? route.parts[0].split(",").map(Number)
+            : [others[0].number, route.run].sort((a, b) => a - b),
+        )
+      : "";
     return [
       ["overview", "Overview", undefined, router.address(route.run)],
       ["rollouts", "Rollouts", total(run, summary), router.address(route.run, "rollouts")],
@@ -41,9 +52,13 @@
     const page = route.page === "rollout" ? "rollouts" : route.page;
     const isLive = run?.state === "running" || summary?.state === "running";
     return html`<header class="top" id="top"><a class="brand" href="#/runs" aria-label="gym view, all runs"><${Logo} /><span class="only-wide">gym view</span></a>
-      ${isRunPage ? html`<span class="slash only-wide" aria-hidden="true">/</span><button type="button" class="pick" aria-haspopup="dialog" onClick=${() => open("palette")}><span class="ell">${run?.title ?? run?.name ?? "run"}</span><${Icon} name="down" small /></button>
+      ${
+        isRunPage
+          ? html`<span class="slash only-wide" aria-hidden="true">/</span><button type="button" class="pick" aria-haspopup="dialog" onClick=${() => open("palette")}><span class="ell">${run?.title ?? run?.name ?? "run"}</span><${Icon} name="down" small /></button>
         ${isLive ? html`<a class="pill live" href=${router.address(route.run, "live")}><i></i>running</a>` : null}
-        <nav aria-label="Run">${tabs(route, runs, summary).map(([id, label, count, href]) => html`<a key=${id} href=${href} aria-current=${page === id ? "page" : undefined}>${label}${count === undefined || count === null ? null : html`<span class="c">${format.count(count)}</span>`}</a>`)}</nav>` : null}
+        <nav aria-label="Run">${tabs(route, runs, summary).map(([id, label, count, href]) => html`<a key=${id} href=${href} aria-current=${page === id ? "page" : undefined}>${label}${count === undefined || count === null ? null : html`<span class="c">${format.count(count)}</span>`}</a>`)}</nav>`
+          : null
+      }
       <span class="grow"></span><span id="status" role="status" class="t3">${status}</span>
       <button type="button" class="searchbtn" aria-label="Go to task, run, page" onClick=${() => open("palette")}><${Icon} name="search" /><span>Go to task, run, page</span><kbd>⌘K</kbd></button>
       <${ThemeButton} /><button type="button" class="btn ghost icon only-wide" aria-label="Keyboard shortcuts" data-tip="Keyboard shortcuts  ?" onClick=${() => open("keys")}><${Icon} name="help" /></button></header>`;

@@ -1,0 +1,112 @@
+"""The live page: counts and time left from the collector's file, rewards and cost from the rollouts."""
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from nemo_gym.cli.shared.live_file import LiveFile
+from nemo_gym.cli.terminal.progress import Progress, TimedInFlight
+from nemo_gym.rollouts.outcome import Job, ScoredRollout
+from nemo_gym.rollouts.plan import PlanSummary
+from nemo_gym.rollouts.run_files import live_path_for, lock_path_for, run_path_for
+from nemo_gym.view.database import RunDatabase
+from nemo_gym.view.live_state import live_state
+from nemo_gym.view.summary import rollout_context
+from tests.view.records import record
+
+Make = Callable[..., RunDatabase]
+PLAN = {"planned": {"count": 20}, "limits": {"max_total_cost": 5.0}}
+
+
+def state_of(run: RunDatabase) -> dict[str, Any]:
+    return live_state(run, rollout_context(run), [])
+
+
+def start(run: RunDatabase, **live: Any) -> None:
+    """Let the run look like one that this process collects."""
+    run_path_for(run.run.output).write_text(json.dumps(PLAN))
+    lock_path_for(run.run.output).write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+    live_path_for(run.run.output).write_text(json.dumps(live))
+
+
+@pytest.fixture
+def run(index_of: Make) -> RunDatabase:
+    return index_of(*[record(task, 0, float(task % 2)) for task in range(6)])
+
+
+def test_the_file_of_the_collector_says_what_runs(run: RunDatabase) -> None:
+    """The output has only what ended; users ask what is slow."""
+    now = datetime.now(UTC).isoformat()
+    oldest = [{"task": 9, "rollout": 0, "agent": "a", "seconds": 61.0, "waits_for": "policy_model /v1/responses"}]
+    start(
+        run, updated_at=now, started_at=now, planned=20, done=6, running=3, queued=11, oldest=oldest,
+        left={"seconds": 60.0, "low": 50.0, "high": 90.0}, minutes=[{"minute": 0, "done": 6}],
+    )  # fmt: skip
+
+    state = state_of(run)
+
+    assert (state["state"], state["planned"], state["done"], state["running"], state["queued"]) == (
+        "running", 20, 6, 3, 11,
+    )  # fmt: skip
+    assert state["oldest"] == [{**oldest[0], "phase": "model"}]
+    assert state["left"]["high"] == 90.0 and state["minutes"][0]["done"] == 6
+    assert [row["task"] for row in state["latest"]][:2] == [5, 4]
+    assert state["reward_so_far"][-1]["done"] == 6 and state["reward_so_far"][-1]["mean"] == 0.5
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        {},
+        {"updated_at": (datetime.now(UTC) - timedelta(hours=1)).isoformat(), "running": 5},
+        {"updated_at": 3, "running": 5},
+        {"updated_at": "x", "running": 5},
+        {"updated_at": datetime.now(UTC).isoformat(), "running": "many", "oldest": 3, "minutes": [1], "left": "soon"},
+    ],
+)
+def test_an_old_or_damaged_live_file_is_not_believed(run: RunDatabase, live: dict[str, Any]) -> None:
+    """A killed collector leaves its last file; another program may write anything."""
+    start(run, **live)
+
+    state = state_of(run)
+
+    assert not {"running", "oldest", "left", "minutes"} & set(state)
+    assert (state["planned"], state["done"], state["queued"]) == (20, 6, 14)
+
+
+def test_a_run_that_ended_shows_no_live_facts(run: RunDatabase) -> None:
+    """Its live file may be left over from a crash."""
+    start(run, updated_at=datetime.now(UTC).isoformat(), running=3, oldest=[])
+    lock_path_for(run.run.output).unlink()
+
+    state = state_of(run)
+
+    assert state["state"] == "interrupted" and "oldest" not in state
+
+
+def test_the_collector_writes_what_the_page_needs() -> None:
+    """Counts, rate, a range for the time left, and the calls that the oldest rollouts wait for."""
+    now = [0.0]
+    in_flight = TimedInFlight(lambda: now[0])
+    progress = Progress(in_flight, clock=lambda: now[0])
+    jobs = [Job.of({"_ng_task_index": task, "_ng_rollout_index": 0, "agent_ref": {"name": "a"}}) for task in range(4)]
+    progress.on_plan(PlanSummary(total=10, to_run=10))
+    for job in jobs:
+        in_flight.begin(job)
+    now[0] = 6.0
+    for job in jobs[:2]:
+        in_flight.end(job)
+        progress(ScoredRollout(job, {"reward": 1.0}))
+
+    content = LiveFile(progress, live_path_for("x.jsonl")).content({(2, 0): "judge /v1/responses"})
+
+    assert (content["planned"], content["done"], content["running"], content["queued"]) == (10, 2, 2, 6)
+    assert [one["waits_for"] for one in content["oldest"]] == ["judge /v1/responses", "agent a"]
+    assert [one["seconds"] for one in content["oldest"]] == [6.0, 6.0]
+    assert content["left"]["low"] <= content["left"]["seconds"] <= content["left"]["high"]
+    assert content["minutes"] == [{"minute": 0, "done": 2}]
