@@ -49,7 +49,8 @@ class GymError(Exception):
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
-        cls.code = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__.removesuffix("Error")).lower()
+        words = re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z0-9]*", cls.__name__.removesuffix("Error"))
+        cls.code = "-".join(words).lower()
 
     def __init__(self, problem: str, *, where: str | None = None, fix: str | None = None) -> None:
         super().__init__(problem)

@@ -1,11 +1,13 @@
 """Write a new resources server, environment or benchmark: a complete working example with tests."""
 
+import json
 import keyword
 import os
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -23,6 +25,8 @@ FIXTURE = re.compile(r"^VERIFIER_FIXTURE\b", re.MULTILINE)
 TEMPLATES = Path(__file__).parent / "templates"
 """Files of new folders with `$name` (of the folder), `$Name` (class prefix), `$title` and other placeholders."""
 SUFFIX = ".template"
+REUSED_ROWS = 5
+"""Example rows of a reused verifier that a new environment gets."""
 
 Files = dict[Path, str]
 
@@ -105,6 +109,8 @@ def scaffold_environment(
         files |= _render("driver", folder, values)
     if reused is None:
         files |= _server_files(root / "resources_servers" / name, checkout_root)
+    else:
+        files |= _example_rows(reused.verifier, roots, folder / "data" / "example.jsonl")
     if profile in AGENT_PROFILES:
         files |= _agent_files(root / "responses_api_agents" / agent, profile, checkout_root)
     return write_files(root, folder, files)
@@ -219,9 +225,7 @@ def _server_values(reused: ReusedVerifier | None, roots: Sequence[Path]) -> dict
 
 def _verifier_settings(verifier: str, roots: Sequence[Path]) -> dict[str, Any]:
     """Return the settings of an existing resources server; raise ConfigError if it cannot be reused."""
-    folders = [root / "resources_servers" / verifier for root in roots]
-    folder = next((folder for folder in folders if (folder / "app.py").is_file()), None)
-    location = f"--reuse-verifier {verifier}"
+    folder, location = _verifier_folder(verifier, roots), f"--reuse-verifier {verifier}"
     if folder is None:
         raise ConfigError(f"resources_servers/{verifier}/app.py not found", where=location)
     if not FIXTURE.search((folder / "app.py").read_text(encoding="utf-8")):
@@ -233,6 +237,24 @@ def _verifier_settings(verifier: str, roots: Sequence[Path]) -> dict[str, Any]:
         if server.implementation == verifier and server.fields:
             return dict(server.fields)
     return {"entrypoint": "app.py", "domain": "other"}
+
+
+def _verifier_folder(verifier: str, roots: Sequence[Path]) -> Path | None:
+    """Return the folder of a resources server in the first root that has it."""
+    folders = [root / "resources_servers" / verifier for root in roots]
+    return next((folder for folder in folders if (folder / "app.py").is_file()), None)
+
+
+def _example_rows(verifier: str, roots: Sequence[Path], target: Path) -> dict[Path, str]:
+    """Return a file with the first example rows of a verifier, without their agents: it accepts no other fields."""
+    folder = _verifier_folder(verifier, roots)
+    source = folder / "data" / "example.jsonl" if folder is not None else None
+    if source is None or not source.is_file():
+        return {}
+    with source.open(encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in islice(lines, REUSED_ROWS)]
+    kept = [{key: value for key, value in row.items() if key != "agent_ref"} for row in rows]
+    return {target: "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept)}
 
 
 def _dataset_values(kind: Kind, name: str) -> dict[str, str]:

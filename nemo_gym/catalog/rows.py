@@ -28,6 +28,7 @@ Row = dict[str, Any]
 BOM = b"\xef\xbb\xbf"
 SPACE = b" \t\r\n"
 CRLF = RowProblem("", "the line ends in CRLF", "use line feeds: sed -i 's/\\r$//' FILE")
+BYTE_ORDER_MARK = RowProblem("", "the line begins with a byte order mark (BOM)", "save the file without it")
 TOO_DEEP = RowProblem("", "the line is nested too deep")
 NO_PARAMS = RowProblem(PARAMS, "the field is missing")
 
@@ -68,9 +69,9 @@ def parse_row(line: bytes, where: str, error: type[GymError] = ConfigError) -> R
     Raises:
         GymError: (of type `error`) the line is not a JSON object.
     """
-    row = _parse_object(line)
+    row = parse_object(line)
     if isinstance(row, RowProblem):
-        detail = f" ({row.detail})" if row.detail else ""
+        detail = f" ({row.detail.removeprefix('first: ')})" if row.detail else ""
         raise error(f"{row}{detail}", where=where)
     return row
 
@@ -82,7 +83,7 @@ def read_line(raw: bytes) -> tuple[Row | None, list[RowProblem]]:
     """
     if raw.startswith(BOM):
         row, more = read_line(raw[len(BOM) :])
-        return row, [RowProblem("", "the line begins with a byte order mark (BOM)", "save the file without it"), *more]
+        return row, [BYTE_ORDER_MARK, *more]
     problems = [CRLF] if raw.endswith(b"\r") else []
     try:
         row = orjson.loads(raw)
@@ -117,11 +118,13 @@ def wildcard_path(path: tuple[str | int, ...]) -> str:
     return re.sub(r"\[\d+\]", "[*]", dotted_path(path))
 
 
-def _parse_object(line: bytes) -> Row | RowProblem:
+def parse_object(line: bytes) -> Row | RowProblem:
     """Parse a JSON object; return the problem if the line is not one."""
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError as error:
+        if line.startswith(BOM):
+            return BYTE_ORDER_MARK
         return _json_problems(line, error)[0]
     return row if isinstance(row, dict) else _not_an_object(row)
 
@@ -389,7 +392,7 @@ def check_file(path: Path, *, needs_params: bool) -> tuple[int, RowProblems]:
             if line.isspace():
                 continue
             count += 1
-            row = _parse_object(line)
+            row = parse_object(line)
             if isinstance(row, RowProblem):
                 problems.add(number, [row])
             elif needs_params and PARAMS not in row:

@@ -190,5 +190,5 @@ def check_flags(leaf: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """End the process with a usage error if a flag is among `words`, those that no argument of the command takes."""
     flags = [word for word in words if word.startswith("-")]
     if flags:
-        hint = output.did_you_mean(flags[0].split("=")[0], leaf._option_string_actions)
+        hint = "".join(output.did_you_mean(flag.split("=")[0], leaf._option_string_actions) for flag in flags)
         leaf.error(f"unrecognized arguments: {' '.join(flags)}.{hint}")

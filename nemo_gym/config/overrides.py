@@ -177,6 +177,8 @@ def apply_overrides(overrides: Sequence[Override]) -> tuple[Tree, list[Override]
         elif override.action == "add" and not is_new and not isinstance(override.value, dict | list):
             key = dotted_path(override.path)
             fix = f"++{key}=… to replace it"
+            if key == "config_paths" and isinstance(override.value, str):
+                fix = f"+{key}=[{override.value}], which is added to the files of other flags"
             problems.append(ConfigProblem(f"'{key}' is given twice", where=override.where, fix=fix))
         else:
             problems.extend(_apply(tree, override))

@@ -39,6 +39,8 @@ from nemo_gym.errors import ConfigError, ConfigMissingValuesError
 from nemo_gym.keys import MODELS
 
 ENV_FILE = "env.yaml"
+PATHS_OF_FLAGS = f"override '+{CONFIG_PATHS}=["
+"""Begin of the location of a list of configuration files; the command line puts those of all its flags into one."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,8 @@ def merge_sources(request: ResolveRequest, host: HostFacts) -> tuple[Tree, Error
     sources = [env] if env else []
     sources += [ConfigSource("initial", "initial values", request.initial)] if request.initial else []
     location = ErrorLocations(sources, overrides).where((CONFIG_PATHS,))
+    if location is not None and location.startswith(PATHS_OF_FLAGS):  # the list that --config and others were put in
+        location = None
     try:
         paths = path_list(_resolve_paths(without_files), location=location)
         files = load_files(paths, host.roots, named_in=location)

@@ -111,9 +111,10 @@ async def _probe(session: aiohttp.ClientSession, endpoint: Endpoint) -> tuple[st
         return "its host name cannot be resolved", True
     except aiohttp.InvalidURL:
         return "not a URL", True
-    except ConnectionRefusedError:
-        return "nothing listens there", False
     except (aiohttp.ClientError, OSError) as error:  # OSError includes timeouts and failed name lookups
+        cause = getattr(error, "os_error", error)
+        if isinstance(cause, ConnectionRefusedError) or "Connect call failed" in str(cause):
+            return "nothing listens there", False
         return str(getattr(error, "strerror", None) or error or type(error).__name__), False
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_gym.catalog.row_problems import RowProblem, RowProblems
-from nemo_gym.catalog.rows import parse_row
+from nemo_gym.catalog.rows import parse_object
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.journal import HIGHEST_TASK
 from nemo_gym.keys import (
@@ -135,7 +135,8 @@ def read_lines(path: Path, limit: int | None = None) -> Iterator[Line]:
         ConfigPathNotFoundError: the file does not exist.
     """
     if not path.is_file():
-        raise ConfigPathNotFoundError(f"input file not found: {path}", fix="check input_jsonl_fpath")
+        problem = f"the input is a folder, not a file: {path}" if path.is_dir() else f"input file not found: {path}"
+        raise ConfigPathNotFoundError(problem, fix="check input_jsonl_fpath")
     with path.open("rb") as file:
         filled = ((number, line) for number, line in enumerate(file, start=1) if not line.isspace())
         yield from islice(filled, limit or None)
@@ -190,15 +191,18 @@ def plan_jobs(
     not be sent before the iterator is exhausted.
 
     Raises:
-        ConfigError: a line is not a JSON object.
-        InputRowsError: rows lack an agent, parameters or a repeat count, or have an input although a prompt builds it.
+        InputRowsError: rows are no JSON objects, lack an agent, parameters or a repeat count, or have an input although
+            a prompt builds it.
     """
     tasks = tasks if tasks is not None else TaskNumbers()
     problems = RowProblems()
     used_agents: set[str] = set()
     for number, line, *index in lines:
         where = f"{source}:{number}"
-        row = parse_row(line, where)
+        row = parse_object(line)
+        if isinstance(row, RowProblem):
+            problems.add(number, [row])
+            continue
         task = tasks.next_task(line, _own_task_number(row, where), *index)
         for prepared, repeats in _prepare_row(row, options, problems, number, where):
             used_agents.add(prepared[AGENT_REF_KEY_NAME]["name"])
@@ -218,7 +222,10 @@ def check_rows(lines: Iterable[Line], options: PlanOptions, *, source: str) -> N
     problems = RowProblems()
     for number, line, *_ in lines:
         where = f"{source}:{number}"
-        row = parse_row(line, where)
+        row = parse_object(line)
+        if isinstance(row, RowProblem):
+            problems.add(number, [row])
+            continue
         _own_task_number(row, where)  # only for its errors, like `_add_seed` below
         for prepared, _ in _prepare_row(row, options, problems, number, where):
             if options.add_seed:

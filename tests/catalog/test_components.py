@@ -126,12 +126,12 @@ def test_a_component_with_variants_is_described_by_the_one_of_its_own_name(tmp_p
     """`vllm_model` is not "for a base model" because a variant of it is."""
     write(tmp_path, "responses_api_models/a_model/app.py", "")
     for name in ("a_model", "a_base"):
-        block = f"policy_model:\n  responses_api_models:\n    a_model: {{entrypoint: app.py, description: {name}}}\n"
-        write(tmp_path, f"responses_api_models/a_model/configs/{name}.yaml", block)
+        block = "policy_model:\n  responses_api_models:\n    a_model: {entrypoint: app.py}\n"
+        write(tmp_path, f"responses_api_models/a_model/configs/{name}.yaml", f"# The {name}.\n{block}")
 
     [component] = EVERY_KIND["models"]([tmp_path])
 
-    assert (component.description, component.variants) == ("a_model", ("a_model", "a_base"))
+    assert (component.description, component.variants) == ("The a_model.", ("a_model", "a_base"))
 
 
 @pytest.mark.parametrize(

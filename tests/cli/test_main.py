@@ -3,6 +3,7 @@
 import gc
 import json
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -70,6 +71,7 @@ def test_without_a_command_there_is_help(words: tuple[str, ...], capsys: pytest.
         (("list", "environments", "--domian", "math"), "Did you mean `--domain`?"),
         (("list", "environments", "--kind", "thing"), "invalid choice"),
         (("search", "modles", "smol"), "Did you mean `models`?"),
+        (("eval", "run", "--limt", "3", "--num-repeat", "2"), "Did you mean `--limit`? Did you mean `--num-repeats`?"),
         (("eval", "run", "--enviroment", "x"), "usage: gym eval run [options]"),
         (("env", "validate"), "no configuration to check"),
         (("env", "validate", "--environment", "arithmetik"), "try: arithmetic"),
@@ -130,6 +132,46 @@ def test_one_environment_is_shown_with_a_command_that_runs_it(capsys: pytest.Cap
     result = json.loads(capsys.readouterr().out)
     assert result["usage_example"] == "gym eval run --environment arithmetic --model-type embedded_model"
     assert result["details"]["agent"] == "arithmetic_simple_agent"
+
+
+def test_the_manifest_of_an_environment_is_shown_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """A dictionary of Python is not for readers."""
+    assert exit_status("list", "environments", "arithmetic") == 0
+
+    shown = capsys.readouterr().out
+    assert "modality text" in shown and "{" not in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("srv: {resource_servers: {arithmetic: {entrypoint: app.py}}}", "write resources_servers in place of"),
+        ("x: 1", "the configuration defines no agent"),
+        (None, "Error: config file 'own.yaml' does not exist"),
+    ],
+)
+def test_a_configuration_without_an_agent_is_an_error_with_the_reason(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, message: str
+) -> None:
+    """Otherwise the first error is about datasets, of agents that the user believes to have."""
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        Path("own.yaml").write_text(text)
+
+    assert exit_status("eval", "run", "--config", "own.yaml", "--model-type", "scripted_model") == 2
+
+    assert message in capsys.readouterr().err
+
+
+def test_several_models_with_a_wrong_name_give_one_error(tmp_path: Path) -> None:
+    """A table of runs that did not begin hides the error."""
+    words = ("--environment", "arithmetik", "--model-type", "scripted_model", "--model", "a", "--model", "b")
+    command = [sys.executable, "-m", "nemo_gym", "eval", "run", *words]
+
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert (ended.returncode, ended.stderr.count("unknown name")) == (2, 1)
+    assert "mean reward" not in ended.stdout
 
 
 def test_an_unknown_name_gets_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:

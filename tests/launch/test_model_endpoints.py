@@ -66,6 +66,7 @@ async def test_an_endpoint_that_does_not_answer_is_named_with_its_key() -> None:
     assert f"http://127.0.0.1:{port}/v1 (policy_model.responses_api_models.openai_model.openai_base_url)" in str(
         raised.value
     )
+    assert "nothing listens there" in str(raised.value)
 
 
 @pytest.mark.parametrize("limit", [0, -1])

@@ -153,7 +153,15 @@ def test_a_line_that_is_no_row_is_named(line, message):
     with pytest.raises(ConfigError, match=message) as caught:
         list(plan_jobs([(1, orjson.dumps(row())), (7, line)], PlanOptions(), source="rows.jsonl"))
 
-    assert caught.value.where == "rows.jsonl:7"
+    assert str(caught.value).startswith("rows.jsonl: line 7: ")
+
+
+def test_every_broken_line_is_reported_at_once():
+    """Users fix a file once, not line by line; a byte order mark is invisible in editors."""
+    lines = [(1, b"\xef\xbb\xbf{}"), (2, b"{"), (3, b"{")]
+
+    with pytest.raises(InputRowsError, match=r"line 1: .*byte order mark.*save the file without it.*lines 2–3: "):
+        list(plan_jobs(lines, PlanOptions(), source="rows.jsonl"))
 
 
 def test_overrides_win_and_are_shallow():

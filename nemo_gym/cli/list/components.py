@@ -178,7 +178,9 @@ def _cell_text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
+        return ", ".join(map(_cell_text, value))
+    if isinstance(value, dict):
+        return "; ".join(f"{key} {_cell_text(part)}" for key, part in value.items())
     return "" if value is None else " ".join(str(value).split())
 
 

@@ -35,9 +35,9 @@ from nemo_gym.data.sources import (
     missing_sources,
     stamp_rows,
 )
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, NoServerInstancesError
 from nemo_gym.global_config import GlobalConfigDictParser
-from nemo_gym.keys import AGENTS, MODELS
+from nemo_gym.keys import AGENTS, MODELS, SERVER_TYPES
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
 from nemo_gym.rollouts.run_files import RunFiles
 from nemo_gym.rollouts.run_folders import RunLabels, check_name, create_run_folder, discard_if_unused, latest_run
@@ -77,6 +77,7 @@ class EvalRequest:
 
 def check_request(args: argparse.Namespace, config: DictConfig, served: DictConfig) -> EvalRequest:
     """Check everything that can be wrong before servers start; `served` is the configuration of the servers."""
+    check_has_agent(served)
     labels, results = run_labels(args, served), results_folder(config)
     if labels.name:
         check_name(results, labels.name)
@@ -100,6 +101,20 @@ def check_request(args: argparse.Namespace, config: DictConfig, served: DictConf
         raise
     grace = float(value_of(config, "interrupt_grace_seconds"))
     return EvalRequest(config, collection, driver, grace, labels, is_new_folder)
+
+
+def check_has_agent(served: Mapping[str, Any]) -> None:
+    """Raise NoServerInstancesError if there is no agent to run rows; a misspelt server type is the likely reason."""
+    if any(instance.server_type == AGENTS for instance in server_instances(served).values()):
+        return
+    for name, block in served.items():
+        for key in block if isinstance(block, Mapping) else ():
+            similar = get_close_matches(str(key), SERVER_TYPES, n=1, cutoff=0.8)
+            if similar and key not in SERVER_TYPES:
+                problem = f"'{name}.{key}' is no server type, so it defines no server"
+                raise NoServerInstancesError(problem, fix=f"write {similar[0]} in place of {key}")
+    fix = "choose an environment with --environment NAME; `gym list environments` shows all"
+    raise NoServerInstancesError("the configuration defines no agent", fix=fix)
 
 
 def run_labels(args: argparse.Namespace, served: Mapping[str, Any]) -> RunLabels:
@@ -189,10 +204,11 @@ def collection_config(
         rows = gather_rows(served, split, target, prompted=is_prompted, prepare=prepare_command(args))
         collection = collection.model_copy(update={"input_jsonl_fpath": str(rows)})
     files = {"--input": collection.input_jsonl_fpath, "--prompt-config": collection.prompt_config}
+    paths = {flag: _resolve_under_cwd_or_install(name) for flag, name in files.items() if name is not None}
     missing = [
-        f"{flag}: file not found: {name}"
-        for flag, name in files.items()
-        if name is not None and not _resolve_under_cwd_or_install(name).is_file()
+        f"{flag}: {'a folder, not a file' if path.is_dir() else 'file not found'}: {files[flag]}"
+        for flag, path in paths.items()
+        if not path.is_file()
     ]
     if missing:
         raise options.UsageError("; ".join(missing))

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from nemo_gym.cli.parser import USAGE_ERROR
 from nemo_gym.cli.runs.list import format_reward
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
@@ -36,7 +37,11 @@ def run_matrix(args: argparse.Namespace, words: Sequence[str], models: Sequence[
     if reasons:
         raise options.UsageError(f"{'; '.join(reasons)}, but {len(models)} models are given", fix="leave one out")
     common = _without_flag(words, MODEL_FLAG)
-    reports = {model: _run_one([*common, MODEL_FLAG, model], model) for model in models}
+    reports: dict[str, dict[str, Any]] = {}
+    for model in models:
+        reports[model] = _run_one([*common, MODEL_FLAG, model], model)
+        if reports[model]["exit_status"] == USAGE_ERROR:  # every other model would end in the same way
+            return USAGE_ERROR
     facts = {"models": reports, "matrix": score_matrix(reports)}
     output.write_result(facts, lambda: _print_matrix(reports), as_json=args.json)
     return max(int(report["exit_status"]) for report in reports.values())

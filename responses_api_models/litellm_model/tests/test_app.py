@@ -8,7 +8,8 @@ import pytest
 
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.transport import http
-from responses_api_models.openai_model.tests.endpoint import OpenStream, Reply, ask, listening
+from responses_api_models.openai_model.tests.endpoint import OpenStream, Reply, listening
+from responses_api_models.openai_model.tests.endpoint import ask as ask_endpoint
 
 pytest.importorskip("litellm", reason="python3 dev.py dialects runs these tests")
 
@@ -43,6 +44,11 @@ def message(*content: dict[str, Any], stop: str = "end_turn") -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def _no_memory_of_other_tests() -> None:
     http.health.clear()
+
+
+async def ask(server: LiteLLMModel, path: str, body: dict[str, Any]) -> Any:
+    """Call the server; the first call imports most of litellm, which takes seconds."""
+    return await ask_endpoint(server, path, body, seconds=120)
 
 
 def model(url: str, name: str = "openai/m", **settings: Any) -> LiteLLMModel:

@@ -125,6 +125,16 @@ def test_a_verifier_that_is_there_can_be_reused(here: Path) -> None:
     assert main(["env", "validate", "--environment", "riddles"]) == 0
 
 
+def test_the_rows_of_a_reused_verifier_are_its_own(here: Path) -> None:
+    """Rows with other fields would be refused by the verifier, every one of them."""
+    words = ["--reuse-verifier", "arithmetic", "--reward-range", "0", "1", "--higher-is-better"]
+
+    assert main(["env", "init", "--environment", "more_sums", *words]) == 0
+
+    rows = [json.loads(line) for line in (here / "environments/more_sums/data/example.jsonl").read_text().splitlines()]
+    assert rows and all(isinstance(row["expected_answer"], int) and "agent_ref" not in row for row in rows)
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
