@@ -180,9 +180,8 @@ class BaseEnvironmentServer(SimpleServer, Generic[RequestT, ResponseT]):
             return self._failed(request, _failure(reason, terminal=True))
 
     def _failed(self, request: RequestT, failure: EpisodeFailure) -> ResponseT:
-        answer: ResponseT = self.response_model(  # type: ignore[assignment]
-            episode_id=request.episode_id, task_id=request.task.task_id, failure=failure
-        )
+        fields = {"episode_id": request.episode_id, "task_id": request.task.task_id, "failure": failure.model_dump()}
+        answer: ResponseT = self.response_model.model_validate(fields)  # type: ignore[assignment]
         return answer
 
 

@@ -472,7 +472,8 @@ def test_what_others_import_from_here_is_here() -> None:
     """Names re-exported by accident upstream are relied on."""
     assert module.NEMO_GYM_MCP_SESSION_TOKEN_HEADER == "X-NeMo-Gym-Session-Token"
     assert module.NEMO_GYM_MCP_METADATA_KEY == "mcp"
-    assert set(module.RESERVED_MCP_TOOL_NAMES) == {"verify", "seed_session", "aggregate_metrics", "mcp"}
+    names = {"verify", "seed_session", "close_session", "aggregate_metrics", "mcp"}
+    assert set(module.RESERVED_MCP_TOOL_NAMES) == names
     assert module.MCPServerMetadata(server_name="s").url_path == "/mcp"
     assert NeMoGymResponse.model_validate(RESPONSE).output_text == "42"
     assert config(expose_tools_over_mcp=True).expose_tools_over_mcp is True

@@ -125,9 +125,9 @@ def test_a_completion_becomes_typed_items(converter: ResponsesConverter) -> None
     assert response.usage is not None
     assert response.usage.model_dump() == {
         "input_tokens": 5,
-        "input_tokens_details": {"cached_tokens": 0},
+        "input_tokens_details": {"cached_tokens": None},
         "output_tokens": 3,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": None},
         "total_tokens": 8,
     }
     assert NeMoGymResponse(**response.model_dump()).model_dump() == response.model_dump()

@@ -30,6 +30,8 @@ SUITES = {
 NEWER_TREE = Path(__file__).parent / "newer_tree"
 """Folders in the style of NeMo Gym 0.7: un-annotated `ray_enabled`, no `__init__.py`, rows without `agent_ref`."""
 NEWER_SUITES = {
+    "environment_servers/one_turn": 2,
+    "resources_servers/counter": 4,
     "resources_servers/word_count": 4,
     "responses_api_agents/sandboxed_agent": 4,
     "responses_api_models/echo_model": 1,
@@ -71,7 +73,12 @@ def test_the_suite_of_a_folder_for_the_newest_release_passes(newer_tree: Path, f
     command += ["--import-mode=importlib"]
 
     done = subprocess.run(
-        command, cwd=newer_tree, env=environment(newer_tree), capture_output=True, text=True, timeout=120
+        command,
+        cwd=newer_tree,
+        env=environment(newer_tree, newer_tree / folder),
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
