@@ -59,6 +59,8 @@ BANNED_PROSE = {
     )
 }  # fmt: skip
 
+ANY_BANNED_PROSE = re.compile("|".join(expression.pattern for expression in BANNED_PROSE.values()), re.IGNORECASE)
+
 
 @dataclass(frozen=True, order=True)
 class Violation:
@@ -104,20 +106,24 @@ def parse_file(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(parse_file(path)))
+
+
 def check_names(path: Path) -> Iterator[Violation]:
     """Find modules, classes, functions and locals that a stranger could not guess."""
     where = relative_name(path)
     if is_bare_participle(path.stem):
         yield Violation(where, 1, f"module {path.stem!r} is named by one participle or adverb")
-    tree = parse_file(path)
     fields = {
         id(statement.target)
-        for node in ast.walk(tree)
+        for node in nodes_of(path)
         if isinstance(node, ast.ClassDef)
         for statement in node.body
         if isinstance(statement, ast.AnnAssign)
     }  # names on the wire
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         if id(node) in fields:
             continue
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -135,12 +141,13 @@ def check_prose(path: Path) -> Iterator[Violation]:
     where = relative_name(path)
     source = path.read_text(encoding="utf-8")
     only_docstrings = "tests" in path.parts or where.startswith(DATA)
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+    is_clean = ANY_BANNED_PROSE.search(" ".join(source.split())) is None  # the tokenizer is slow
+    for token in () if is_clean else tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and not only_docstrings):
             yield from _banned_words(where, token)
     if where in TOOL_DOCSTRINGS:
         return
-    for node in ast.walk(parse_file(path)):
+    for node in nodes_of(path):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
             continue
         docstring = ast.get_docstring(node)
@@ -165,7 +172,7 @@ def check_test_docstrings(path: Path) -> Iterator[Violation]:
     where = relative_name(path)
     if "tests" not in Path(where).parts or not path.name.startswith("test_"):
         return
-    for node in ast.walk(parse_file(path)):
+    for node in nodes_of(path):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         if node.name.startswith("test_") and not ast.get_docstring(node):

@@ -35,6 +35,8 @@ _OPTION_VALUE = re.compile(
     r"(?P<name>(?<!\w)(?<!\w-)(?!(?:key|token)=)[A-Za-z][\w\-]{0,60})=[\"']?(?P<secret>[^\s,;&}\]\"'*<…$%{][^\s,;&}\]\"']*)"
 )
 """`name=value` in a value of the configuration; `key=value` and `name: value` are part of many prompts."""
+_HEADER_LINE = re.compile(r"(?P<name>[A-Za-z][\w\-]{0,60}):[ \t]+(?:[A-Za-z]+[ \t]+)?(?P<secret>[^\s\"'*<…$%{]\S*)")
+"""A value of the configuration that is one header as in HTTP: `X-Auth: value`."""
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?P<secret>.*?)(?=-----END|\Z)", re.DOTALL)
 _WEBHOOK = re.compile(
     r"(?i)://(?:hooks\.slack\.com/\w+|(?:\w+\.)?discord(?:app)?\.com/api/webhooks|[\w\-]+\.webhook\.office\.com/\w+)/"
@@ -164,8 +166,10 @@ def scrub_text(text: str, secrets: Iterable[str]) -> str:
 
 
 def assigned_secrets(text: str) -> list[str]:
-    """Return the values of secret names in `name=value`, as in options and connection strings."""
-    return [text[start:end] for start, end in _spans_after_names(_OPTION_VALUE, text)] if "=" in text else []
+    """Return the values of secret names in `name=value`, as in options and connection strings, or in a header."""
+    values = [text[start:end] for start, end in _spans_after_names(_OPTION_VALUE, text)] if "=" in text else []
+    header = _HEADER_LINE.fullmatch(text.strip()) if ": " in text or ":\t" in text else None
+    return [*values, header["secret"]] if header and is_secret_name(header["name"]) else values
 
 
 def mask_assignments(text: str) -> str:

@@ -6,7 +6,7 @@ The class of an item is chosen by its `type` (and for messages by their form); c
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, model_validator
 from pydantic_core import PydanticCustomError
 
 from nemo_gym.wire.base import (
@@ -422,7 +422,7 @@ class NeMoGymResponse(WireModel):
     model_config = ConfigDict(defer_build=True)
 
     id: str
-    created_at: float
+    created_at: FiniteFloat
     error: ResponseError | None = None
     incomplete_details: IncompleteDetails | None = None
     instructions: TextOrItems | None = None

@@ -214,6 +214,8 @@ PLACES = [
     {"headers": [["X-Auth-Token", "qZ7-plain-81"]]},
     {"command": ["run", "--client-secret", "qZ7-plain-81", "--port", "80"]},
     {"command": ["run", "--hf-token=qZ7-plain-81"]},
+    {"command": ["curl", "-H", "X-Auth-Token: qZ7-plain-81"]},
+    {"headers": ["Proxy-Authorization: Token qZ7-plain-81", "accept: text/html"]},
     {"shell": "MY_PASSWORD=qZ7-plain-81 ./start"},
     {"store": "Endpoint=sb://h;SharedAccessKey=qZ7-plain-81=;Pwd=qZ7-plain-81;"},
     {"pem": "-----BEGIN EC PRIVATE KEY-----\nqZ7-plain-81\n-----END EC PRIVATE KEY-----"},
@@ -235,6 +237,7 @@ def test_ordinary_lists_and_texts_stay_readable():
     config = {
         "columns": ["password", "user_name"],
         "pair": ["question", "B7"],
+        "lines": ["accept: text/html", "Token: as you like it", "token://store/a", "password: {password}"],
         "items": [{"name": "temperature", "value": "x1"}],
         "command": ["--model", "m1", "--max-tokens=100"],
         "prompt": "Write key=value lines. Password: a word. sorted(x, key=len); password={password} token=%s",

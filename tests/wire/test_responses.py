@@ -228,6 +228,13 @@ def test_wrong_values_are_refused_where_they_stand(wrong):
     assert {error["loc"][0] for error in caught.value.errors()} == set(wrong)
 
 
+@pytest.mark.parametrize("created_at", [float("nan"), float("inf"), "NaN"])
+def test_a_time_that_is_no_number_is_an_error_of_the_endpoint(created_at):
+    """JSON has no NaN: it became null on the way to the verifier, whose refusal was blamed instead."""
+    with pytest.raises(ValidationError, match="created_at"):
+        NeMoGymResponse.model_validate({**REQUIRED, "created_at": created_at})
+
+
 def test_an_input_video_has_exactly_one_source():
     """Two sources, or an empty one, would be decided differently by every model server."""
 
