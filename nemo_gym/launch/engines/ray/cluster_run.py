@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 2.0
 """Interval between two reports of a node, and between two looks for nodes that joined."""
+RESERVE_SECONDS = 30.0
+"""Longest wait for resources that are in use: those of an ended driver are free after a few seconds."""
 MAX_FAILED_STARTS = 3
 """Failed starts in a row, or losses of servers, after which a place is given up."""
 FIRST_PAUSE = 1.0
@@ -121,10 +123,9 @@ class ClusterRun:
         """Connect, reserve a place on every node, and start the servers everywhere."""
         self._spec = await asyncio.to_thread(self._make_spec)
         self._is_connected_here = await asyncio.to_thread(connection.connect, self._options.address)
-        nodes = await self._wait_for_nodes()
-        count = self._count = self._options.num_nodes or len(nodes)
+        self._group = await self._reserve_nodes()
+        count = self._count
         self._placement.notify(f"starting the servers on {count} node{'s' if count > 1 else ''}")
-        self._group = await asyncio.to_thread(self._reserve, count, nodes)
         self._slots = [_Slot(number + 1, BundlePlace(self._group, number)) for number in range(count)]
         starts = [asyncio.create_task(self._start_slot(slot)) for slot in self._slots]
         try:
@@ -176,6 +177,17 @@ class ClusterRun:
                 continue
             return [node for node in nodes if node.has(reserved)]
 
+    async def _reserve_nodes(self) -> Any:
+        """Wait for the nodes and reserve a place on each; again if a node turns out to be lost meanwhile."""
+        while True:
+            nodes = await self._wait_for_nodes()
+            self._count = self._options.num_nodes or len(nodes)
+            try:
+                return await asyncio.to_thread(self._reserve, self._count, nodes)
+            except ClusterUnreachable:
+                if nodes == await self._wait_for_nodes():
+                    raise
+
     def _reserve(self, count: int, nodes: Sequence[ClusterNode]) -> Any:
         """Reserve the resources of a node run on `count` different nodes.
 
@@ -185,7 +197,7 @@ class ClusterRun:
         util = connection.import_ray().util
         reserved = dict(self._options.resources)
         group = util.placement_group([reserved] * count, strategy="STRICT_SPREAD")
-        if not group.wait(timeout_seconds=min(60.0, self._options.start_seconds)):
+        if not group.wait(timeout_seconds=min(RESERVE_SECONDS, self._options.start_seconds)):
             util.remove_placement_group(group)
             raise ClusterUnreachable(
                 f"{format_resources(reserved)} are not free on {count} nodes: {'; '.join(map(str, nodes))}",
