@@ -51,7 +51,7 @@ from nemo_gym.rollouts.collect import (
     in_completion_order,
 )
 from nemo_gym.rollouts.crash_recovery import ServerMonitor
-from nemo_gym.rollouts.dispatch import Dispatcher, LeaseOptions, WorkloadPool, dispatching
+from nemo_gym.rollouts.dispatch import LeaseDispatcher, LeaseOptions, WorkloadPool, dispatching
 from nemo_gym.rollouts.limit_options import AtLeastOne, FailureOptions, LimitOptions
 from nemo_gym.rollouts.outcome import (
     Outcome,
@@ -210,7 +210,7 @@ class RolloutCollectionHelper:
     ) -> None:
         self.monitor = monitor
         self.pool = pool
-        self.dispatcher: Dispatcher | None = None
+        self.dispatcher: LeaseDispatcher | None = None
         """With a pool: leases rollouts to the nodes; it has their statistics."""
         self.observers = list(observers)
         self.in_flight = in_flight if in_flight is not None else InFlight()

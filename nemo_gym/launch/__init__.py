@@ -9,7 +9,9 @@ which cells and other server processes are forked.
 - `cell_group`: the cells of a run, calls to them and quarantine
 - `server_process`, `cell`, `app_listener`: the code that runs inside a server process
 - `requirements`, `venv`, `venv_build`: virtual environments of servers; `folder_tests`: run the tests of server folders
-- `model_endpoints`: wait for model endpoints and limit requests to them; `slurm`: scripts for `gym eval submit`
+- `model_endpoints`: wait for model endpoints and limit requests to them
+- `slurm`, `slurm_cluster`: scripts for `gym eval submit`
+- `engines`: where servers are placed: on this machine, or on the nodes of a cluster
 
 This module imports nothing, because `prefork` must load quickly.
 """

@@ -17,6 +17,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.errors import ConfigError
+from nemo_gym.launch.slurm_cluster import (
+    ClusterSettings,
+    chain_lines,
+    cluster_lines,
+    ending_lines,
+    engine_words,
+    running_seconds,
+)
 
 ROLLOUTS = "artifacts/rollouts.jsonl"
 
@@ -101,6 +109,8 @@ class Driver(_StrictModel):
 
     container: str = "python:3.12"
     gym_install: GymInstall | None = None
+    cluster: ClusterSettings | None = None
+    """Run the evaluation on all nodes of the job, with Ray."""
     policy_model: str | None = None
     """Name of the service whose model is evaluated."""
     benchmarks: dict[str, BenchmarkJob] = Field(min_length=1)
@@ -185,11 +195,20 @@ def _script_text(config: SubmitConfig, benchmark: str, job: BenchmarkJob, folder
     """Return the sbatch script that evaluates one benchmark."""
     lines = ["#!/bin/bash", *_sbatch_lines(config, benchmark, folder), "", "set -euo pipefail"]
     lines += [f"cd {shlex.quote(str(folder))}", "mkdir -p logs artifacts", ""]
-    if config.services:
+    cluster, script = config.driver.cluster, folder / "job.sh"
+    if config.services or cluster:
         lines += ["pids=()", "trap 'kill \"${pids[@]}\" 2>/dev/null || true' EXIT", ""]
     for name, service in config.services.items():
         lines += [*_service_lines(config, name, service), ""]
-    return "\n".join([*lines, _driver_line(config, benchmark, job), ""])
+    if cluster is None:
+        return "\n".join([*lines, _driver_line(config, benchmark, job), ""])
+    nodes = next(iter(config.cluster.node_pools.values())).nodes
+    srun = _srun_words(config.driver.container, config.driver.mounts, config.driver.env, None)
+    lines += [*chain_lines(cluster, script), *cluster_lines(cluster, nodes, srun), 'export GYM_HEAD="$head_address"']
+    seconds = running_seconds(cluster, config.cluster.walltime)
+    command = _driver_line(config, benchmark, job)
+    lines += ["set +e", f"timeout --signal=TERM --kill-after=120 {seconds} {command}", *ending_lines()]
+    return "\n".join([*lines, ""])
 
 
 def _sbatch_lines(config: SubmitConfig, benchmark: str, folder: Path) -> Iterator[str]:
@@ -265,8 +284,14 @@ def _driver_line(config: SubmitConfig, benchmark: str, job: BenchmarkJob) -> str
         steps.append(shlex.join(["pip", "install", f"git+{driver.gym_install.repo}@{driver.gym_install.ref}"]))
     steps.append(shlex.join(["gym", "eval", "prepare", "--benchmark", benchmark, *_override_arguments(job.prepare)]))
     eval_run = ["gym", "eval", "run", "--benchmark", benchmark, f"+output_jsonl_fpath={ROLLOUTS}"]
-    steps.append(shlex.join([*eval_run, *_model_arguments(config), *_override_arguments(job.run)]))
+    words = shlex.join([*eval_run, *_model_arguments(config), *_override_arguments(job.run)])
     srun = _srun_words(driver.container, driver.mounts, driver.env, None)
+    if driver.cluster is not None:
+        nodes = next(iter(config.cluster.node_pools.values())).nodes
+        # Not quoted: bash inside the container replaces the address of the head.
+        words = f"exec {words} {' '.join(engine_words(driver.cluster, nodes))}"
+        srun += ["--nodes=1", "--ntasks=1"]
+    steps.append(words)
     return shlex.join([*srun, "bash", "-euc", " && ".join(steps)])
 
 

@@ -1,7 +1,7 @@
 """Run the attempts of a collection on several nodes: lease them, wait for outcomes, lease those of lost nodes again.
 
-The driver keeps plan, journal and report. `Dispatcher.attempt` has the interface of `collect.attempt`: it returns when
-the outcome of a job has arrived from some node. A node is anything with the methods of `NodeLink`.
+The driver keeps plan, journal and report. `LeaseDispatcher.attempt` has the interface of `collect.attempt`: it returns
+when the outcome of a job has arrived from some node. A node is anything with the methods of `NodeLink`.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class NodeStatistics:
 
 
 class WorkloadPool(Protocol):
-    """The nodes of a run that can run a workload (an engine's `NodePool`)."""
+    """The nodes of a run that can run a workload (an engine's `ServerPool`)."""
 
     async def open_workload(
         self,
@@ -107,7 +107,7 @@ class LeaseOptions:
     """The fields of `LimitOptions`, by which nodes send and classify rollouts."""
 
 
-class Dispatcher:
+class LeaseDispatcher:
     """Leases attempts to nodes. Use it as an asynchronous context, on one event loop."""
 
     def __init__(
@@ -312,11 +312,11 @@ class Dispatcher:
 @asynccontextmanager
 async def dispatching(
     pool: WorkloadPool | None, options: LeaseOptions, in_flight: InFlight
-) -> AsyncIterator[Dispatcher | None]:
+) -> AsyncIterator[LeaseDispatcher | None]:
     """Yield the dispatcher for the nodes of a pool, which run node collectors; None without a pool."""
     if pool is None:
         yield None
         return
-    async with Dispatcher(options, in_flight, on_lost=pool.report_loss) as dispatcher:
+    async with LeaseDispatcher(options, in_flight, on_lost=pool.report_loss) as dispatcher:
         await pool.open_workload(NODE_WORKLOAD, {"limits": options.limits}, dispatcher.add_node, dispatcher.fail)
         yield dispatcher

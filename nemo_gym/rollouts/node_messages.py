@@ -1,6 +1,6 @@
 """What the driver and a node collector send each other: jobs in one direction, outcomes in the other.
 
-Rows and records travel as JSON bytes of their own, so that a message is checked and limited like an answer to `/run`.
+Each row and record travels as JSON bytes, so that a message is checked and limited like an answer to `/run`.
 """
 
 from collections.abc import Iterable

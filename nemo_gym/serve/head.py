@@ -1,22 +1,26 @@
 """Routes of the head server: configuration and server instances of a run, and pending calls of its rollouts."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, Field
 
 from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.errors import GymError, ServerUnreachable
+from nemo_gym.metrics.prometheus_text import CONTENT_TYPE
 from nemo_gym.serve.app import add_liveness, create_app
 from nemo_gym.serve.failures import FailureMiddleware
+from nemo_gym.serve.metric_sources import metrics_page
 from nemo_gym.transport.blocking_get import get_blocking
 from nemo_gym.transport.run_token import RUN_TOKEN_ENV_VAR
 from nemo_gym.wire.stored_rollout import RolloutId
 
 WAITING_PATH = "/rollouts_waiting_for"
+NODES_PATH = "/nodes"
 MAX_ROLLOUTS = 100
 """Maximum rollouts per status request."""
 
@@ -39,6 +43,21 @@ class ServerInstanceDisplayConfig(BaseModel):
     status: ServerStatus | None = None
     uptime_seconds: float | None = None
     url: str | None = None
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """A node of a run on several machines, as `gym env status` shows it."""
+
+    name: str
+    address: str
+    cells: int = 0
+    in_flight: int = 0
+    """Rollouts, or `/run` requests, without an answer."""
+    load: float = 0.0
+    """Load average of the machine for each of its processors."""
+    servers: Mapping[str, str] = field(default_factory=dict)
+    """Instance -> base URL."""
 
 
 class HeadServerUnreachable(ServerUnreachable, ValueError):
@@ -94,6 +113,7 @@ def head_app(
     config: Callable[[], DictConfig],
     instances: Callable[[], list[dict[str, Any]]],
     waiting_for: Callable[[Sequence[RolloutId]], Awaitable[dict[RolloutId, str]]] = _no_waiting_calls,
+    nodes: Callable[[], Sequence[NodeState]] = tuple,
 ) -> FastAPI:
     """Build the app of the head server. The arguments are called at each request and return the current values."""
     app = create_app("NeMo Gym head server")
@@ -112,6 +132,14 @@ def head_app(
     ) -> list[WaitingFor]:
         calls = await waiting_for(body)
         return [WaitingFor(task=task, rollout=rollout, call=call) for (task, rollout), call in calls.items()]
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(metrics_page(), media_type=CONTENT_TYPE)
+
+    @app.get(NODES_PATH)
+    async def run_nodes() -> list[dict[str, Any]]:
+        return [asdict(node) for node in nodes()]
 
     add_liveness(app)
     app.add_middleware(FailureMiddleware, server_name="head_server")

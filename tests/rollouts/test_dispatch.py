@@ -6,7 +6,7 @@ import random
 import pytest
 
 from nemo_gym.rollouts.collect import AttemptRules, InFlight, collect
-from nemo_gym.rollouts.dispatch import Dispatcher, LeaseOptions, NodesLost, dispatching
+from nemo_gym.rollouts.dispatch import LeaseDispatcher, LeaseOptions, NodesLost, dispatching
 from nemo_gym.rollouts.node_collector import NodeCollector
 from nemo_gym.rollouts.outcome import (
     CancelledRollout,
@@ -76,7 +76,7 @@ async def run_all(dispatcher, jobs, concurrency=16):
 async def test_every_rollout_is_stored_once_although_nodes_die_and_join():
     """What ran on a dead node runs elsewhere; nothing is lost, nothing is stored twice."""
     in_flight = InFlight()
-    async with Dispatcher(LeaseOptions(concurrency=16, planned=300), in_flight) as dispatcher:
+    async with LeaseDispatcher(LeaseOptions(concurrency=16, planned=300), in_flight) as dispatcher:
         nodes = [SimulatedNode(f"n{number}", answer) for number in range(3)]
         for node in nodes:
             dispatcher.add_node(node)
@@ -109,7 +109,7 @@ async def test_outcomes_of_every_kind_arrive_as_they_were():
     async def replay(one):
         return outcomes[one.key.task]
 
-    async with Dispatcher(LeaseOptions(concurrency=4)) as dispatcher:
+    async with LeaseDispatcher(LeaseOptions(concurrency=4)) as dispatcher:
         dispatcher.add_node(SimulatedNode("n", replay))
         received = await asyncio.gather(*[dispatcher.attempt(one.job) for one in outcomes])
 
@@ -128,7 +128,7 @@ async def test_a_cancelled_attempt_is_cancelled_on_its_node():
             ended.set()
 
     cancelled = []
-    async with Dispatcher(LeaseOptions(concurrency=1)) as dispatcher:
+    async with LeaseDispatcher(LeaseOptions(concurrency=1)) as dispatcher:
         dispatcher.add_node(SimulatedNode("n", hang))
         attempt = asyncio.create_task(dispatcher.attempt(job(0), on_cancel=[cancelled.append]))
         await started.wait()
@@ -146,7 +146,7 @@ async def test_an_error_of_the_node_itself_is_an_outcome():
     async def fail(_):
         raise RuntimeError("no memory")
 
-    async with Dispatcher(LeaseOptions(concurrency=1)) as dispatcher:
+    async with LeaseDispatcher(LeaseOptions(concurrency=1)) as dispatcher:
         dispatcher.add_node(SimulatedNode("n", fail))
         outcome = await dispatcher.attempt(job(0))
 
@@ -166,7 +166,7 @@ async def test_a_rollout_that_ends_every_node_fails_with_their_name():
         nodes.append(SimulatedNode(f"{name}+", die))
         dispatcher.add_node(nodes[-1])
 
-    async with Dispatcher(LeaseOptions(concurrency=1), on_lost=replace) as dispatcher:
+    async with LeaseDispatcher(LeaseOptions(concurrency=1), on_lost=replace) as dispatcher:
         nodes.append(SimulatedNode("n", die))
         dispatcher.add_node(nodes[0])
         outcome = await asyncio.wait_for(dispatcher.attempt(job(0)), 30)
@@ -200,7 +200,7 @@ async def test_a_silent_node_loses_its_leases():
 
     options = LeaseOptions(concurrency=1, lease_seconds=0.5)
     lost = []
-    async with Dispatcher(options, on_lost=lambda name, reason: lost.append((name, reason))) as dispatcher:
+    async with LeaseDispatcher(options, on_lost=lambda name, reason: lost.append((name, reason))) as dispatcher:
         silent = SilentNode("silent", answer)
         dispatcher.add_node(silent)
         attempt = asyncio.create_task(dispatcher.attempt(job(3)))

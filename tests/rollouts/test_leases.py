@@ -35,7 +35,7 @@ def test_a_full_node_gets_no_more():
 
     assert table.grant(0.0) == {"a": [0, 1]}
     assert table.grant(0.0) == {}
-    assert table.queued == 3
+    assert table.queue_length == 3
 
 
 def test_tickets_of_a_lost_node_come_first():
@@ -190,4 +190,4 @@ def test_every_ticket_ends_exactly_once_in_any_order_of_events(steps):
         world.ended.append(ticket)
 
     assert sorted(world.ended) == sorted(set(range(world.offered)) - world.withdrawn)
-    assert len(table) == table.queued == 0
+    assert len(table) == table.queue_length == 0

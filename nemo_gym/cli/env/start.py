@@ -51,7 +51,10 @@ async def _start(args: argparse.Namespace) -> int:
         await construct_servers(config, component_search_roots(), watch=ServerLogPrinter(verbose=True))
         output.notify("dry run: every server could be constructed")
         return 0
-    async with interrupt_event() as stop, running_servers(config, stop, cells=1, verbose=True) as servers:
+    async with (
+        interrupt_event() as stop,
+        running_servers(config, stop, cells=1, verbose=True, is_public=True) as servers,
+    ):
         for instance in servers.instances:
             output.notify(f"{instance.name}: http://{instance.host}:{instance.port} ({instance.hosting})")
         head = servers.config["head_server"]

@@ -12,6 +12,7 @@ import orjson
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
 from nemo_gym.errors import GymError
+from nemo_gym.serve.head import NODES_PATH
 from nemo_gym.serve.run_registry import RunEntry, choose_run, live_runs
 from nemo_gym.transport.blocking_get import get_blocking
 
@@ -39,12 +40,16 @@ def run(args: argparse.Namespace) -> int:
     for entry, servers in servers_by_run.items():
         if len(runs) > 1:
             output.write(f"run at {entry.address}, pid {entry.pid}, started in {entry.folder}")
+        for node in _query_nodes(entry):
+            facts = f"{node['cells']} cells  {node['in_flight']} rollouts in flight  load {node['load']:.2f}"
+            output.write(f"{node['name']}  {node['address']}  {facts}")
         for server in servers:
             number += 1
             mark = "✓" if server["status"] == "success" else "✗"
             output.write(f"[{number}] {mark} {server['process_name']} ({server['server_type']}/{server['name']})")
             uptime = format_duration(server["uptime_seconds"])
-            output.write(f"    {server['url']}  pid {server['pid']}  up {uptime}")
+            place = f"  {server['node']}" if server.get("node") else ""
+            output.write(f"    {server['url']}  pid {server['pid']}  up {uptime}{place}")
     healthy = sum(server["status"] == "success" for server in all_servers)
     output.write(f"{number} servers found ({healthy} healthy, {number - healthy} unhealthy)")
     return 0
@@ -63,6 +68,18 @@ def _query_servers(entry: RunEntry) -> list[dict[str, Any]]:
         for server, status in zip(servers, pool.map(_query_status, servers), strict=True):
             server["status"] = status
     return servers
+
+
+def _query_nodes(entry: RunEntry) -> list[dict[str, Any]]:
+    """Return the nodes of a run on several machines; empty for a run on this machine."""
+    try:
+        status, body = get_blocking(
+            entry.host, entry.port, NODES_PATH, timeout=HEAD_TIMEOUT, callee=f"head server at {entry.address}"
+        )
+        nodes: list[dict[str, Any]] = orjson.loads(body) if status == 200 else []
+    except (GymError, orjson.JSONDecodeError):  # reported by `_query_servers`, or a head of an earlier version
+        return []
+    return nodes
 
 
 def _query_status(server: dict[str, Any]) -> str:

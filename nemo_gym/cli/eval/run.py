@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
 from nemo_gym.config.keys import CLUSTER
-from nemo_gym.errors import GymError, RolloutFailed, ServerUnreachable, raising_file_problems
+from nemo_gym.errors import ConfigError, GymError, RolloutFailed, ServerUnreachable, raising_file_problems
 
 if TYPE_CHECKING:
     import asyncio
@@ -196,12 +196,14 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
     from nemo_gym import global_config
     from nemo_gym.cli.shared.concurrency import CommandInterrupted, cancel_on
     from nemo_gym.cli.shared.live_file import live_file
+    from nemo_gym.cli.shared.progress_metrics import progress_metrics
     from nemo_gym.cli.shared.report import LIMIT_KEYS, Report, read_entries
     from nemo_gym.cli.terminal.live import showing_progress
     from nemo_gym.cli.terminal.progress import Progress
     from nemo_gym.rollout_collection import _get_max_rollout_attempts
     from nemo_gym.serve import gc_tuning
     from nemo_gym.serve.head import HeadServerUnreachable
+    from nemo_gym.serve.metric_sources import showing_metrics
     from nemo_gym.transport import http_sessions
 
     http_sessions.configure(http_sessions.GlobalAIOHTTPAsyncClientConfig.from_global_config(session.config))
@@ -224,10 +226,11 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
     collection, target = request.collection, Path(request.collection.output_jsonl_fpath)
     words = [*command_line(args), *(["--output", str(target)] if request.is_new_folder else [])]
     request = _with_command(request, words)
-    async with (
-        showing_progress(progress, quiet=args.quiet, wait_query=session.wait_query),
-        live_file(progress, target, session.wait_query),
-    ):
+    async with AsyncExitStack() as shown:
+        shown.enter_context(showing_metrics(partial(progress_metrics, progress)))
+        view = showing_progress(progress, quiet=args.quiet, wait_query=session.wait_query)
+        await shown.enter_async_context(view)
+        await shown.enter_async_context(live_file(progress, target, session.wait_query))
         try:
             counts = await cancel_on(
                 stop, _run_collector(request, session, progress, quiet=args.quiet), grace=stop_sending
@@ -278,6 +281,9 @@ async def _run_collector(request: EvalRequest, session: Session, progress: Progr
     if request.driver is None:
         collector = Collector(session, progress, on_plan=partial(_begin_run, request, quiet=quiet))
         return await end_with_servers(session, collector.collect_from_config(collection))
+    if session.run and session.run.pool is not None:
+        fix = "leave out the driver, or use engine: local"
+        raise ConfigError("runs on one machine only", where="rollout_collection_driver", fix=fix)
     for instance in session.run.instances if session.run else ():  # a driver has another loop; links need this one
         in_process.unmount(instance.host, instance.port)
     _label_run(request)

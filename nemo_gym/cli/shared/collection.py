@@ -20,6 +20,7 @@ from nemo_gym.errors import GymError, RolloutFailed
 from nemo_gym.journal import read_rows
 from nemo_gym.launch.engines.base import ServerRun
 from nemo_gym.rollout_collection import RolloutCollectionHelper
+from nemo_gym.rollouts.dispatch import NodeStatistics
 from nemo_gym.rollouts.plan import PlanSummary
 from nemo_gym.rollouts.store import RolloutStore
 from nemo_gym.serve.addresses import base_url
@@ -79,6 +80,11 @@ class Collector(RolloutCollectionHelper):
             pool=session.run.pool if session.run else None,
         )
         self._session = session
+        if self.pool is not None:
+            progress.nodes = self._node_statistics
+
+    def _node_statistics(self) -> Sequence[NodeStatistics]:
+        return self.dispatcher.current_statistics() if self.dispatcher is not None else ()
 
     def setup_server_client(self, head_server_config: BaseServerConfig | None = None) -> ServerClient:
         return self._session.client if head_server_config is None else super().setup_server_client(head_server_config)

@@ -16,7 +16,7 @@ from nemo_gym.cli.shared.concurrency import run_in_thread
 from nemo_gym.cli.shared.eval_request import EvalRequest
 from nemo_gym.cli.shared.scoring import is_number
 from nemo_gym.cli.terminal import output
-from nemo_gym.cli.terminal.live import format_number, format_time
+from nemo_gym.cli.terminal.live import describe_node, format_number, format_time
 from nemo_gym.cli.terminal.progress import Progress
 from nemo_gym.config.overrides import mask_word
 from nemo_gym.config.secret_text import MASK
@@ -25,6 +25,7 @@ from nemo_gym.exporters import export_metrics, export_rollouts, setup_exporters,
 from nemo_gym.metrics.answers import TOOL_ERRORS, describe_answers
 from nemo_gym.metrics.intervals import ClusteredMean, MeanWithInterval, format_figure, format_interval
 from nemo_gym.metrics.prices import PriceTable
+from nemo_gym.rollouts.dispatch import NodeStatistics
 from nemo_gym.rollouts.plan import PlanSummary
 from nemo_gym.rollouts.run_files import (
     aggregate_metrics_path_for,
@@ -208,8 +209,22 @@ def report_as_dict(report: Report) -> dict[str, Any]:
         "metrics": {entry["agent_ref"]["name"]: entry["key_metrics"] for entry in report.entries},
         "intervals_95": {entry["agent_ref"]["name"]: metric_intervals(entry) for entry in report.entries},
         "rewards": {entry["agent_ref"]["name"]: agent_reward(entry) for entry in report.entries},
+        "nodes": [node_as_dict(node) for node in report.progress.nodes()],
         "next": report.next_commands(),
         "pages": dict(report.pages),
+    }
+
+
+def node_as_dict(node: NodeStatistics) -> dict[str, Any]:
+    """Return the statistics of a node for `--json`; seconds are those from its lease to the outcome."""
+    return {
+        "name": node.name,
+        "rollouts": node.outcomes,
+        "seconds_mean": node.latency.mean,
+        "seconds_p50": node.latency.quantile(0.5),
+        "seconds_p95": node.latency.quantile(0.95),
+        "lost": node.loss,
+        "lost_rollouts": node.lost_rollouts,
     }
 
 
@@ -228,6 +243,8 @@ def print_report(report: Report) -> None:
     duration = format_time(report.seconds) if report.seconds >= 10 else f"{report.seconds:.1f} s"
     rate = tally.total / max(report.seconds, 1e-9)
     output.write(f"{tally}{not_run}{earlier} · {duration} ({rate:.1f}/s){tokens}")
+    for node in report.progress.nodes():
+        output.write(f"node         {describe_node(node)}")
     output.write(f"mean reward  {mean or 'none: nothing was scored'}")
     for line in answer_lines(report.entries, report.prices):
         output.write(line)

@@ -15,12 +15,14 @@ from typing import Any
 from nemo_gym.cli.terminal import output
 from nemo_gym.cli.terminal.progress import Progress
 from nemo_gym.rollouts.collect import RolloutInFlight
+from nemo_gym.rollouts.dispatch import NodeStatistics
 from nemo_gym.wire.stored_rollout import RolloutId
 
 QUIET_SECONDS = 1.0
 REDRAW_SECONDS = 0.25
 QUERY_SECONDS = REPLY_SECONDS = 3.0
 SHOWN_ROLLOUTS, QUERIED_ROLLOUTS = 3, 16
+SHOWN_NODES = 12
 OLD_SECONDS = 5.0
 """Rollouts in flight for longer than this get a line."""
 PLAIN_LINE_PAUSES = ((60.0, 5.0), (600.0, 15.0), (3600.0, 60.0), (math.inf, 300.0))
@@ -106,6 +108,7 @@ class LiveView:
         for rollout in self._old_rollouts():
             facts = f"{format_time(rollout.seconds):>7}  {rollout.key}  {rollout.agent}"
             lines.append(output.clip(f"  {facts} {self._wait_text(rollout)}".rstrip(), width))
+        lines += [output.clip(f"  {describe_node(node)}", width) for node in self._progress.nodes()[:SHOWN_NODES]]
         return lines
 
     def _wait_text(self, rollout: RolloutInFlight) -> str:
@@ -156,6 +159,15 @@ def headline(progress: Progress, bar_width: int = 0) -> list[str]:
             kinds = ", ".join(f"{kind} {count}" for kind, count in counts.most_common(4))
             pieces.append(f"{counts.total()} {name} ({kinds}{', …' if len(counts) > 4 else ''})")
     return pieces
+
+
+def describe_node(node: NodeStatistics) -> str:
+    """Format as `node-1  1,204 done, 33 running, p95 2.1 s`, or with the reason of a loss."""
+    if node.loss is not None:
+        return f"{node.name}  {node.outcomes:,} done, lost with {node.lost_rollouts} running: {node.loss}"
+    latency = node.latency.quantile(0.95)
+    seconds = f", p95 {latency:.2g} s" if latency is not None else ""
+    return f"{node.name}  {node.outcomes:,} done, {node.in_flight} running{seconds}"
 
 
 def format_time(seconds: float) -> str:

@@ -3,12 +3,14 @@
 import asyncio
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_PHASES_KEY, NG_SECONDS_KEY, TASK_INDEX_KEY_NAME
 from nemo_gym.metrics.intervals import ClusteredMean, MeanWithInterval
+from nemo_gym.metrics.latency import LatencyHistogram
 from nemo_gym.rollouts.collect import InFlight
+from nemo_gym.rollouts.dispatch import NodeStatistics
 from nemo_gym.rollouts.outcome import (
     FAILURE_KINDS,
     CancelledRollout,
@@ -134,6 +136,10 @@ class Progress:
         self.reading: tuple[int, float] | None = None
         """While rows are read: number of rows so far, fraction of the file that is read."""
         self.start_time = clock()
+        self.durations = LatencyHistogram()
+        """Durations of scored rollouts."""
+        self.nodes: Callable[[], Sequence[NodeStatistics]] = tuple
+        """Returns the nodes of a run on several machines."""
         self._clock = clock
         self._on_first_failure = on_first_failure
         self.rate, self.token_rate, self._latest_rate = Rate(), Rate(), Rate(LATEST_RATE_SECONDS)
@@ -158,6 +164,7 @@ class Progress:
         self.tokens += StoredRollout(outcome.record).total_tokens
         if isinstance(outcome, ScoredRollout):
             self.phase_times.add(outcome.record)
+            self.durations.add(outcome.record.get(NG_SECONDS_KEY, 0.0))
             self._add_reward(outcome.job.key.task, outcome.record[REWARD_KEY])
         elif isinstance(outcome, FailedRollout):
             failure = outcome.failure

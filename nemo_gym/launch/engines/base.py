@@ -1,7 +1,7 @@
 """The interface of engines. An engine places the servers of a configuration; `ServerRun` is what runs then."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -11,6 +11,7 @@ from nemo_gym.config.keys import value_of
 from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.launch.hosted_instances import Instance
 from nemo_gym.launch.supervisor import LineCallback
+from nemo_gym.serve.head import NodeState
 from nemo_gym.serve.process_status import Crash, RunningHandler
 from nemo_gym.wire.stored_rollout import RolloutId
 
@@ -18,23 +19,7 @@ Notify = Callable[[str], None]
 """Called with a line for the user."""
 
 
-@dataclass(frozen=True)
-class NodeState:
-    """A node of a cluster, as `gym env status` shows it."""
-
-    name: str
-    address: str
-    cells: int = 0
-    in_flight: int = 0
-    """Rollouts, or `/run` requests, without an answer."""
-    load: float = 0.0
-    """Load average of the machine for each of its processors."""
-    is_ready: bool = True
-    servers: Mapping[str, str] = field(default_factory=dict)
-    """Instance -> base URL."""
-
-
-class NodePool(Protocol):
+class ServerPool(Protocol):
     """The nodes of a run that is spread over several machines."""
 
     async def open_workload(
@@ -77,7 +62,7 @@ class ServerRun(Protocol):
         ...
 
     @property
-    def pool(self) -> NodePool | None:
+    def pool(self) -> ServerPool | None:
         """The nodes, if the rollouts are run on several machines; None if the servers are on this one."""
         ...
 

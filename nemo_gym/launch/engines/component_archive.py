@@ -125,11 +125,11 @@ def code_versions() -> dict[str, str]:
     return {**versions, "source of nemo_gym": digest.hexdigest()}
 
 
-def version_differences(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+def version_differences(expected: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
     """Return `name: here -> there` for each version or digest that differs."""
-    names = sorted({*expected, *found})
+    names = sorted({*expected, *there})
     return [
-        f"{name}: {expected.get(name, 'missing')} here, {found.get(name, 'missing')} there"
+        f"{name}: {expected.get(name, 'missing')} here, {there.get(name, 'missing')} there"
         for name in names
-        if expected.get(name) != found.get(name)
+        if expected.get(name) != there.get(name)
     ]

@@ -29,15 +29,15 @@ class RayOptions:
         Raises:
             ConfigError: a resource is not a positive number.
         """
-        wanted = value_of(config, "node_resources") or DEFAULT_RESOURCES
-        for name, amount in wanted.items():
+        resources = value_of(config, "node_resources") or DEFAULT_RESOURCES
+        for name, amount in resources.items():
             if not isinstance(amount, int | float) or isinstance(amount, bool) or not amount > 0:
                 problem = f"{name} must be a positive number, not {amount!r}"
                 raise ConfigError(problem, where="node_resources", fix="such as {CPU: 8, memory: 16000000000}")
         return cls(
             address=value_of(config, "ray_address"),
             num_nodes=value_of(config, "num_nodes"),
-            resources={str(name): float(amount) for name, amount in wanted.items()},
+            resources={str(name): float(amount) for name, amount in resources.items()},
             shared_path=value_of(config, "node_shared_path"),
             files=tuple(value_of(config, "node_files") or ()),
             start_seconds=float(value_of(config, "node_start_timeout_seconds")),

@@ -1,6 +1,6 @@
 """The driver's side of a run on a Ray cluster: place a node run on every node, and start lost ones again.
 
-The rest of the package sees servers (`ServerRun`) and a pool of nodes (`NodePool`). Calls of this process to a server
+The rest of the package sees servers (`ServerRun`) and a pool of nodes (`ServerPool`). Calls of this process to a server
 are sent to the node with the fewest calls in flight, through its actor; so no node opens a port for them.
 """
 
@@ -16,12 +16,12 @@ from typing import Any, Self
 from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.errors import GymError, ServerUnreachable
 from nemo_gym.launch.app_listener import AppListener, close_listeners
-from nemo_gym.launch.engines.base import NodeState, Notify, Placement
+from nemo_gym.launch.engines.base import Notify, Placement
 from nemo_gym.launch.engines.component_archive import archive_paths, code_versions, digest_of, pack_components
 from nemo_gym.launch.engines.ray import connection
 from nemo_gym.launch.engines.ray.cluster_options import RayOptions
 from nemo_gym.launch.engines.ray.connection import ClusterNode, ClusterUnreachable, check_nodes, format_resources
-from nemo_gym.launch.engines.ray.node_run import NodeSpec
+from nemo_gym.launch.engines.ray.node_run import NodeSpec, limited_instances, share_limits
 from nemo_gym.launch.engines.ray.node_slot import (
     BundlePlace,
     NodeHandle,
@@ -34,7 +34,7 @@ from nemo_gym.launch.hosted_instances import Instance, find_instances
 from nemo_gym.launch.ports import listen_for_head
 from nemo_gym.serve.access import AccessPolicy
 from nemo_gym.serve.addresses import adopt_run_token, base_url, run_addresses
-from nemo_gym.serve.head import head_app
+from nemo_gym.serve.head import NodeState, head_app
 from nemo_gym.serve.process_status import Crash, RunningHandler
 from nemo_gym.serve.webserver import uvicorn_options
 from nemo_gym.transport import deadlines, in_process, run_token
@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 2.0
 """Interval between two reports of a node, and between two looks for nodes that joined."""
+RESERVE_SECONDS = 30.0
+"""Longest wait for resources that are in use: those of an ended driver are free after a few seconds."""
 MAX_FAILED_STARTS = 3
 """Failed starts in a row, or losses of servers, after which a place is given up."""
 FIRST_PAUSE = 1.0
@@ -104,6 +106,7 @@ class ClusterRun:
         self._on_end: Callable[[Exception], None] = lambda _: None
         self._empty_since: float | None = None
         self._start_time = time.time()
+        self._count = 1
 
     async def __aenter__(self) -> Self:
         try:
@@ -120,10 +123,9 @@ class ClusterRun:
         """Connect, reserve a place on every node, and start the servers everywhere."""
         self._spec = await asyncio.to_thread(self._make_spec)
         self._is_connected_here = await asyncio.to_thread(connection.connect, self._options.address)
-        nodes = await self._wait_for_nodes()
-        count = self._options.num_nodes or len(nodes)
+        self._group = await self._reserve_nodes()
+        count = self._count
         self._placement.notify(f"starting the servers on {count} node{'s' if count > 1 else ''}")
-        self._group = await asyncio.to_thread(self._reserve, count, nodes)
         self._slots = [_Slot(number + 1, BundlePlace(self._group, number)) for number in range(count)]
         starts = [asyncio.create_task(self._start_slot(slot)) for slot in self._slots]
         try:
@@ -162,18 +164,29 @@ class ClusterRun:
         Raises:
             ClusterUnreachable: there are too few within `node_start_timeout_seconds`, or none can ever take it.
         """
-        wanted, reserved = self._options.num_nodes, self._options.resources
-        end = time.monotonic() + (self._options.start_seconds if wanted is not None else 0)
+        count, reserved = self._options.num_nodes, self._options.resources
+        end = time.monotonic() + (self._options.start_seconds if count is not None else 0)
         while True:
             nodes = await asyncio.to_thread(connection.living_nodes)
             try:
-                check_nodes(nodes, wanted, reserved)
+                check_nodes(nodes, count, reserved)
             except ClusterUnreachable:
                 if time.monotonic() > end:
                     raise
                 await asyncio.sleep(FIRST_PAUSE)
                 continue
             return [node for node in nodes if node.has(reserved)]
+
+    async def _reserve_nodes(self) -> Any:
+        """Wait for the nodes and reserve a place on each; again if a node turns out to be lost meanwhile."""
+        while True:
+            nodes = await self._wait_for_nodes()
+            self._count = self._options.num_nodes or len(nodes)
+            try:
+                return await asyncio.to_thread(self._reserve, self._count, nodes)
+            except ClusterUnreachable:
+                if nodes == await self._wait_for_nodes():
+                    raise
 
     def _reserve(self, count: int, nodes: Sequence[ClusterNode]) -> Any:
         """Reserve the resources of a node run on `count` different nodes.
@@ -184,7 +197,7 @@ class ClusterRun:
         util = connection.import_ray().util
         reserved = dict(self._options.resources)
         group = util.placement_group([reserved] * count, strategy="STRICT_SPREAD")
-        if not group.wait(timeout_seconds=min(60.0, self._options.start_seconds)):
+        if not group.wait(timeout_seconds=min(RESERVE_SECONDS, self._options.start_seconds)):
             util.remove_placement_group(group)
             raise ClusterUnreachable(
                 f"{format_resources(reserved)} are not free on {count} nodes: {'; '.join(map(str, nodes))}",
@@ -198,7 +211,8 @@ class ClusterRun:
         slot.starts += 1
         slot.lost.clear()
         seconds = self._options.start_seconds
-        spec = replace(self._spec, name=slot.next_name)
+        config = share_limits(self._node_config, self.instances, slot.number - 1, self._count)
+        spec = replace(self._spec, name=slot.next_name, config=config)
         slot.handle = await start_node_run(slot.place, self._options.resources, spec, seconds)
         return slot.handle
 
@@ -256,7 +270,7 @@ class ClusterRun:
         """Use nodes that join, and end the workload if no node is left and none returns in time."""
         while True:
             await asyncio.sleep(REFRESH_SECONDS)
-            if self._options.num_nodes is None:
+            if self._options.num_nodes is None and not limited_instances(self._node_config, self.instances):
                 with suppress(Exception):  # the boundary to Ray: its head may be restarting
                     self._use_new_nodes(await asyncio.to_thread(connection.living_nodes))
             is_empty = not self.handles
@@ -302,7 +316,7 @@ class ClusterRun:
         listener = listen_for_head(head["host"], head["port"])
         head["port"] = listener.getsockname()[1]
         adopt_run_token(self.config, self._token)
-        app = head_app(lambda: self.config, self.server_instances, self.pending_calls)
+        app = head_app(lambda: self.config, self.server_instances, self.pending_calls, self.states)
         policy = AccessPolicy.from_config(self.config, self._token)
         self._head = AppListener(app, listener, uvicorn_options(self.config), lifespan=False, policy=policy)
         await self._head.open()
@@ -335,7 +349,7 @@ class ClusterRun:
         on_join: Callable[[Any], None],
         on_end: Callable[[Exception], None],
     ) -> None:
-        """Run a workload on every node; see `NodePool`."""
+        """Run a workload on every node; see `ServerPool`."""
         self._workload, self._on_end = (factory, options, on_join), on_end
         await asyncio.gather(*[self._open_on(handle) for handle in self.handles])
 

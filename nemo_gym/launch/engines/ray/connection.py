@@ -15,6 +15,8 @@ from typing import Any
 
 from nemo_gym.errors import ConfigError, GymError
 
+logger = logging.getLogger(__name__)
+
 CONNECT_SECONDS = 5.0
 """Timeout of the probe of an address: `ray.init` would wait for minutes."""
 CPU, IMPLICIT = "CPU", "node:"
@@ -35,9 +37,9 @@ class ClusterNode:
     address: str
     resources: Mapping[str, float] = field(default_factory=dict)
 
-    def has(self, wanted: Mapping[str, float]) -> bool:
+    def has(self, resources: Mapping[str, float]) -> bool:
         """Return whether the node has these resources in total."""
-        return all(self.resources.get(name, 0.0) >= amount for name, amount in wanted.items())
+        return all(self.resources.get(name, 0.0) >= amount for name, amount in resources.items())
 
     def __str__(self) -> str:
         return f"{self.address} ({format_resources(self.resources)})"
@@ -81,6 +83,7 @@ def connect(address: str | None) -> bool:
     address = address or os.environ.get("RAY_ADDRESS") or None
     if address is not None:
         _probe_address(address)
+    _log_messages()
     try:
         ray.init(
             address=address or "local",
@@ -92,6 +95,18 @@ def connect(address: str | None) -> bool:
     except (RuntimeError, ConnectionError, ValueError) as error:
         raise _explain(str(error), address) from error
     return True
+
+
+def _log_messages() -> None:
+    """Log what Ray would print on our standard output, which belongs to `--json`.
+
+    Ray has no setting for it. tests/ray/test_node_loss.py fails if the name of this private function changes.
+    """
+
+    def log_lines(data: Mapping[str, Any], **_: Any) -> None:
+        logger.info("Ray: %s", "; ".join(data["lines"]))
+
+    importlib.import_module("ray._private.worker").print_to_stdstream = log_lines  # type: ignore[attr-defined]
 
 
 def _probe_address(address: str) -> None:
@@ -142,7 +157,7 @@ def living_nodes() -> list[ClusterNode]:
     ]
 
 
-def check_nodes(nodes: Sequence[ClusterNode], wanted: int | None, reserved: Mapping[str, float]) -> None:
+def check_nodes(nodes: Sequence[ClusterNode], count: int | None, reserved: Mapping[str, float]) -> None:
     """Check that enough nodes have the resources that a node run reserves.
 
     Raises:
@@ -157,9 +172,9 @@ def check_nodes(nodes: Sequence[ClusterNode], wanted: int | None, reserved: Mapp
                 fix="ask for less, or start nodes with it: ray start --resources",
             )
     usable = [node for node in nodes if node.has(reserved)]
-    if wanted is not None and len(usable) < wanted:
+    if count is not None and len(usable) < count:
         raise ClusterUnreachable(
-            f"{wanted} nodes are wanted, but the cluster has {len(usable)} with {format_resources(reserved)}: {listed}",
+            f"{count} nodes are wanted, but the cluster has {len(usable)} with {format_resources(reserved)}: {listed}",
             where="num_nodes (--nodes)",
             fix="start more nodes, or ask for fewer",
         )

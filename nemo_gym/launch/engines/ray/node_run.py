@@ -3,6 +3,7 @@
 `node_slot` makes the class an actor of Ray.
 """
 
+import copy
 import importlib
 import logging
 import os
@@ -22,7 +23,7 @@ from nemo_gym.config.keys import value_of
 from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config.search_roots import _augment_sys_path
 from nemo_gym.config_types import BaseServerConfig
-from nemo_gym.errors import GymError
+from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.keys import EXTRA_ROOTS_ENV_VAR
 from nemo_gym.launch.engines.component_archive import (
     code_versions,
@@ -31,6 +32,8 @@ from nemo_gym.launch.engines.component_archive import (
     version_differences,
 )
 from nemo_gym.launch.engines.ray.connection import node_identity
+from nemo_gym.launch.hosted_instances import Instance
+from nemo_gym.launch.model_endpoints import LIMIT_KEY
 from nemo_gym.launch.run import Run
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.transport import http_sessions, in_process, run_token
@@ -202,6 +205,34 @@ class NodeRun:
     async def stop(self) -> None:
         """Stop the workload and the servers. Idempotent."""
         await self._stack.aclose()
+
+
+def limited_instances(config: Mapping[str, Any], instances: Sequence[Instance]) -> dict[str, int]:
+    """Return the instances with a maximum of concurrent requests to their endpoint."""
+    blocks = {one.name: config[one.name][one.kind][one.implementation] for one in instances}
+    return {name: block[LIMIT_KEY] for name, block in blocks.items() if isinstance(block.get(LIMIT_KEY), int)}
+
+
+def share_limits(config: Mapping[str, Any], instances: Sequence[Instance], index: int, count: int) -> Mapping[str, Any]:
+    """Return the configuration of node `index` of `count`, with its part of each limit on concurrent requests.
+
+    The parts add up to the limit, so that it holds for all nodes together.
+
+    Raises:
+        ConfigError: a limit is lower than the number of nodes.
+    """
+    limits = limited_instances(config, instances)
+    if not limits:
+        return config
+    shared = copy.deepcopy(dict(config))
+    for one in instances:
+        if (limit := limits.get(one.name)) is None:
+            continue
+        if limit < count:
+            problem = f"{limit} requests at a time cannot be shared by {count} nodes"
+            raise ConfigError(problem, where=f"{one.name}.{LIMIT_KEY}", fix="raise it, or use fewer nodes (--nodes)")
+        shared[one.name][one.kind][one.implementation][LIMIT_KEY] = limit // count + (index < limit % count)
+    return shared
 
 
 def _node_config(spec: NodeSpec, host: str) -> DictConfig:
