@@ -39,7 +39,7 @@ class BaseVerifyResponse(BaseVerifyRequest):
 
 class BaseMultiRewardVerifyResponse(BaseVerifyResponse):
     reward_components: dict[str, float]
-    reward_weights: dict[str, float] | None = Field(default=None, exclude_if=_is_unset)
+    reward_weights: dict[str, float] | None = Field(default=None, exclude_if=not_)
     """The weight of each component in the reward, if the reward is their weighted sum."""
 
 
