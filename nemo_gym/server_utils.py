@@ -223,16 +223,14 @@ class ServerClient(BaseModel):
     async def request(self, server_name: str, url_path: str, method: str, **kwargs: Any) -> ClientResponse:
         """Call a server instance and return the response. `kwargs` are those of aiohttp.
 
-        A pydantic model as `json` is sent without its unset fields. Instances of this process and of linked cells are
-        called without HTTP. If the call belongs to a rollout, `call_timing` records it.
+        A model as `json` is sent without unset fields. Instances of this process and of linked cells need no HTTP.
 
         Raises:
             ServerUnreachable: no answer, or the session of the call ended with the process that kept it.
             DeadlineExceeded: no answer in time.
         """
-        addresses = self._addresses()
+        addresses, body = self._addresses(), kwargs.get("json")
         address = addresses[server_name]
-        body = kwargs.get("json")
         prefix = prefix_for_call(address.server_type, url_path, body) if addresses.needs_rollout_ids else ""
         url_path = prefix + url_path
         rollout, finished, start = call_timing.current_rollout(), call_timing.finished_calls(), call_timing.clock()

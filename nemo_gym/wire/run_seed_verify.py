@@ -28,7 +28,7 @@ class BaseVerifyRequest(BaseRunRequest):
 
 
 class BaseVerifyResponse(BaseVerifyRequest):
-    """The reward of a rollout. A masked sample has no valid reward and enters no mean; only its dumps say so."""
+    """The reward of a rollout. A masked sample has no valid reward and enters no mean; other dumps omit its fields."""
 
     reward: float
     mask_sample: bool = Field(default=False, exclude_if=not_)
