@@ -16,6 +16,7 @@ QUERIES: dict[str, dict[str, Any]] = {
     "by words": {"words": "kappa 77"},
     "sorted by reward": {"sort": "reward", "down": True},
     "last page": {"start": MANY - 100},
+    "far down, sorted by tokens": {"sort": "tokens", "start": MANY // 2},
 }
 WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda")
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from nemo_gym.rollouts.run_files import find_runs
+    from nemo_gym.rollouts.run_files import NothingToView, find_runs
 
     paths = [word.removeprefix(LEGACY_KEY) for word in (*args.paths, *args.overrides)]
     rollout_name = ROLLOUT_NAME.fullmatch(paths[-1]) if len(paths) > 1 and args.text else None
@@ -55,7 +56,13 @@ def run(args: argparse.Namespace) -> int:
         return 2
     conditions = (args.where, 'outcome == "failed"' if args.failed else "")
     row_filter = " and ".join(f"({condition})" for condition in conditions if condition)
-    runs = find_runs(paths)
+    is_page = not (args.export or args.text)
+    try:
+        runs = find_runs(paths)
+    except NothingToView:
+        if not is_page or not all(Path(path).is_dir() for path in paths):
+            raise
+        runs = []  # the page of an empty folder says how to start a run, and shows it
     if args.export:
         return _write_pages(runs, Path(args.export), row_filter)
     if rollout_name is not None:
@@ -65,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     if row_filter:
         output.report_error("--where and --failed need --text or --export; the page has its own filter")
         return 2
-    return _serve(runs, args)
+    return _serve(runs, partial(find_runs, paths), args)
 
 
 def _build_databases(runs: Sequence[RunFiles]) -> list[RunDatabase]:
@@ -81,8 +88,8 @@ def _build_databases(runs: Sequence[RunFiles]) -> list[RunDatabase]:
     return databases
 
 
-def _serve(runs: Sequence[RunFiles], args: argparse.Namespace) -> int:
-    """Serve the page until interrupted; return the exit status."""
+def _serve(runs: Sequence[RunFiles], find_runs: Callable[[], Sequence[RunFiles]], args: argparse.Namespace) -> int:
+    """Serve the page until interrupted, with runs that appear meanwhile; return the exit status."""
     import asyncio
     import secrets
     import webbrowser
@@ -106,6 +113,7 @@ def _serve(runs: Sequence[RunFiles], args: argparse.Namespace) -> int:
             hosts=LOOPBACK | {host},
             advice=load_explanations(),
             has_annotations=not args.no_annotations,
+            find_runs=find_runs,
         )
         http = CHECKED_PROTOCOL if token is None else GUARDED_PROTOCOL  # loopback: refuse other users of this machine
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on", http=http))

@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -36,6 +36,9 @@ PendingCall = tuple[RolloutId, str, str]
 
 FinishedCall = tuple[str, str, float, float]
 """Server type, path, start time and end time of an answered or failed call."""
+
+TurnSeconds = list[list[float]]
+"""For each model call its seconds, and those of the tool calls before the next one."""
 
 pending_calls: dict[int, PendingCall] = {}
 """Calls without an answer by number, in the order of their start; a rollout waits for the call it started last."""
@@ -78,10 +81,12 @@ class PhaseTimer:
         if isinstance(answer, BaseModel):
             extra = answer.__pydantic_extra__
             if extra is not None:
-                extra[NG_PHASES_KEY] = self.sums()
-                extra[NG_TURN_SECONDS_KEY] = self.turn_seconds()
+                turns: TurnSeconds = []
+                extra[NG_TURN_SECONDS_KEY] = turns
+                extra[NG_PHASES_KEY] = self.sums(turns)
         elif isinstance(answer, dict):
-            answer = {**answer, NG_PHASES_KEY: self.sums(), NG_TURN_SECONDS_KEY: self.turn_seconds()}
+            turns = []
+            answer = {**answer, NG_PHASES_KEY: self.sums(turns), NG_TURN_SECONDS_KEY: turns}
         return answer
 
     def add_to_error(self, error: Exception) -> None:
@@ -91,25 +96,17 @@ class PhaseTimer:
 
     def with_turn_seconds(self, response: Mapping[str, Any]) -> dict[str, Any]:
         """Return the response of a failed rollout with the times of its turns; the collector moves them out."""
-        return {**response, NG_TURN_SECONDS_KEY: self.turn_seconds()}
+        turns: TurnSeconds = []
+        self.sums(turns)
+        return {**response, NG_TURN_SECONDS_KEY: turns}
 
-    def turn_seconds(self) -> list[list[float]]:
-        """Return for each model call its seconds, and those of the tool calls before the next model call."""
-        turns: list[list[float]] = []
-        last_end = 0.0
-        for server_type, path, start, end in self._calls:
-            if server_type == _MODEL_SERVERS:
-                turns.append([(end - start) // 1e-6 / 1e6, 0.0])
-            elif turns and call_phase(server_type, path) == TOOLS:
-                begin = max(last_end, start)  # time in which tool calls overlap counts once
-                turns[-1][1] += max(0.0, end - begin) // 1e-6 / 1e6
-                last_end = end
-        return turns
+    def sums(self, turns: TurnSeconds | None = None) -> list[float]:
+        """Return the seconds in SEED, MODEL, TOOLS and VERIFY, and the total duration in place of OTHER.
 
-    def sums(self) -> list[float]:
-        """Return the seconds in SEED, MODEL, TOOLS and VERIFY, and the total duration in place of OTHER."""
+        Append to `turns` for each model call its seconds, and those of the tool calls before the next one.
+        """
         total = clock() - self._start
-        return [*seconds_by_phase(self._calls)[:OTHER], total]
+        return [*seconds_by_phase(self._calls, turns)[:OTHER], total]
 
 
 def phase_headers(error: BaseException) -> dict[str, str]:
@@ -128,27 +125,42 @@ def phases_from_error(error: Exception) -> list[float] | None:
         return None
 
 
-def seconds_by_phase(calls: Iterable[FinishedCall]) -> list[float]:
+def seconds_by_phase(calls: Sequence[FinishedCall], turns: TurnSeconds | None = None) -> list[float]:
     """Return the seconds in each phase. Time in which calls of one phase overlap counts once.
 
-    `calls` are in the order in which they ended.
+    `calls` are in the order in which they ended. Append to `turns` as `PhaseTimer.sums` does.
     """
     sums, last_end = [0.0] * len(PHASES), 0.0
     for server_type, path, start, end in calls:
         if start < last_end:
-            return _sum_overlapping(calls)
-        sums[MODEL if server_type == _MODEL_SERVERS else call_phase(server_type, path)] += end - start
-        last_end = end
+            return _sum_overlapping(calls, turns)
+        seconds, last_end = end - start, end
+        if server_type == _MODEL_SERVERS:
+            sums[MODEL] += seconds
+            if turns is not None:
+                turns.append([seconds // 1e-6 / 1e6, 0.0])
+            continue
+        phase = call_phase(server_type, path)
+        sums[phase] += seconds
+        if turns and phase == TOOLS:
+            turns[-1][1] += seconds // 1e-6 / 1e6
     return sums
 
 
-def _sum_overlapping(calls: Iterable[FinishedCall]) -> list[float]:
+def _sum_overlapping(calls: Iterable[FinishedCall], turns: TurnSeconds | None) -> list[float]:
     """Return the seconds in each phase, also if calls of one phase overlap; slower than `seconds_by_phase`."""
     sums, ends = [0.0] * len(PHASES), [0.0] * len(PHASES)
+    if turns is not None:
+        turns.clear()
     for server_type, path, start, end in sorted(calls, key=lambda call: call[2]):
         phase = call_phase(server_type, path)
-        sums[phase] += max(0.0, end - max(start, ends[phase]))
+        seconds = max(0.0, end - max(start, ends[phase]))
+        sums[phase] += seconds
         ends[phase] = max(end, ends[phase])
+        if turns is not None and phase == MODEL:
+            turns.append([(end - start) // 1e-6 / 1e6, 0.0])
+        elif turns and phase == TOOLS:
+            turns[-1][1] += seconds // 1e-6 / 1e6
     return sums
 
 

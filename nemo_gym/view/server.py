@@ -9,8 +9,8 @@ import asyncio
 import hmac
 import re
 import secrets
-from collections.abc import Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -26,11 +26,14 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from nemo_gym.errors import GymError
+from nemo_gym.rollouts.run_files import RunFiles
 from nemo_gym.view.api import JsonResponse, Pages
 from nemo_gym.view.database import RunDatabase
 from nemo_gym.view.filters import FilterError
 from nemo_gym.view.summary import statistics_of
 
+FindRuns = Callable[[], Sequence[RunFiles]]
 POLL_SECONDS = 1.0
 """Pause between two checks for new lines in the files."""
 MAX_DIGITS = 19
@@ -65,18 +68,21 @@ def view_app(
     hosts: frozenset[str] = LOOPBACK,
     advice: Mapping[str, str] | None = None,
     has_annotations: bool = True,
+    find_runs: FindRuns | None = None,
 ) -> Starlette:
     """Return the application that shows the runs. With a `token`, requests without it are rejected.
 
-    `advice` says what to do about a failure, by its kind. With `has_annotations`, the page can annotation rollouts.
+    `advice` says what to do about a failure, by its kind. With `has_annotations`, the page can annotate
+    rollouts. `find_runs` returns the runs that exist now: new ones are added while the server runs.
     """
-    pages = Pages(runs, advice or {}, has_annotations=has_annotations)
+    all_runs = list(runs)
+    pages = Pages(all_runs, advice or {}, has_annotations=has_annotations)
     write_token = secrets.token_urlsafe(24) if has_annotations else None
     page = PageFiles(write_token)
 
     @asynccontextmanager
     async def following_files(_: Starlette) -> Any:
-        task = asyncio.create_task(_follow_files(runs))
+        task = asyncio.create_task(_follow_files(all_runs, find_runs))
         yield
         task.cancel()
 
@@ -213,10 +219,19 @@ def page_files() -> dict[str, Traversable]:
     return inside(files("nemo_gym.view").joinpath("static"), "")
 
 
-async def _follow_files(runs: Sequence[RunDatabase]) -> None:
+def add_new_runs(runs: list[RunDatabase], find_runs: FindRuns) -> None:
+    """Append the runs that have appeared since; runs that are gone keep their number, which addresses contain."""
+    known_paths = {run.run.output.resolve() for run in runs}
+    with suppress(GymError):  # the folder is empty, or was removed
+        runs += [RunDatabase(run) for run in find_runs() if run.output.resolve() not in known_paths]
+
+
+async def _follow_files(runs: list[RunDatabase], find_runs: FindRuns | None) -> None:
     """Add new lines of the files to the databases while the server runs, and compute the summary after each update."""
     while True:
-        for run in runs:
+        if find_runs is not None:
+            await run_in_threadpool(add_new_runs, runs, find_runs)
+        for run in list(runs):
             has_grown = False
             while await run_in_threadpool(run.grow):
                 has_grown = True

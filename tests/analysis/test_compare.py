@@ -20,7 +20,7 @@ def scores(name: str, rewards: dict[int, float], **facts: Any) -> RunScores:
     return RunScores(name, rewards, dict.fromkeys(rewards, 1), **facts)
 
 
-def changed(**parts: Any) -> dict[str, Any]:
+def other_identity(**parts: Any) -> dict[str, Any]:
     """The identity with other values."""
     return {**IDENTITY, **parts}
 
@@ -71,9 +71,17 @@ def test_runs_without_a_common_task_are_not_compared() -> None:
 @pytest.mark.parametrize(
     ("other", "kind", "words"),
     [
-        (changed(rows="blake2b:2"), "data", "the input rows differ"),
-        (changed(servers={**IDENTITY["servers"], "math.math_server.tolerance": 0.2}), "verifier", "math.tolerance"),
-        (changed(code={**IDENTITY["code"], "resources_servers/math_server": "cc"}), "verifier", "its code changed"),
+        (other_identity(rows="blake2b:2"), "data", "the input rows differ"),
+        (
+            other_identity(servers={**IDENTITY["servers"], "math.math_server.tolerance": 0.2}),
+            "verifier",
+            "math.tolerance",
+        ),
+        (
+            other_identity(code={**IDENTITY["code"], "resources_servers/math_server": "cc"}),
+            "verifier",
+            "its code changed",
+        ),
     ],
 )
 def test_other_data_or_another_verifier_is_not_comparable(other: dict[str, Any], kind: str, words: str) -> None:
@@ -90,14 +98,14 @@ def test_other_data_or_another_verifier_is_not_comparable(other: dict[str, Any],
 @pytest.mark.parametrize(
     ("other", "kind", "text"),
     [
-        (changed(plan={"responses_create_params": {"temperature": 1.0}}), "sampling", "temperature: 0.7 → 1.0"),
-        (changed(plan={**IDENTITY["plan"], "prompt": {"user": "{q}"}}), "prompt", "the prompt differs"),
+        (other_identity(plan={"responses_create_params": {"temperature": 1.0}}), "sampling", "temperature: 0.7 → 1.0"),
+        (other_identity(plan={**IDENTITY["plan"], "prompt": {"user": "{q}"}}), "prompt", "the prompt differs"),
         (
-            changed(servers={**IDENTITY["servers"], "policy_model.openai_model.model": "large"}),
+            other_identity(servers={**IDENTITY["servers"], "policy_model.openai_model.model": "large"}),
             "model",
             "policy_model.model: small → large",
         ),
-        (changed(code={**IDENTITY["code"], "nemo-gym": "2.0"}), "code", "nemo-gym: 1.0 → 2.0"),
+        (other_identity(code={**IDENTITY["code"], "nemo-gym": "2.0"}), "code", "nemo-gym: 1.0 → 2.0"),
     ],
 )
 def test_what_may_be_the_question_is_listed_and_still_compared(other: dict[str, Any], kind: str, text: str) -> None:

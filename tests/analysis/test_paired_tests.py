@@ -84,7 +84,7 @@ def test_the_interval_covers_the_true_difference_as_often_as_it_says() -> None:
     """95 % that is 85 % finds a difference in every seventh comparison of equal runs."""
     chance, covered, false_findings, runs = random.Random(5), 0, 0, 400
     for _ in range(runs):
-        # 40 tasks of their own difficulty, 4 repeats each; both runs have the same chance, so the difference is 0.
+        # 40 tasks of different difficulty, 4 repeats each; both runs have the same chance, so the difference is 0.
         differences = []
         for _ in range(40):
             difficulty = chance.random()

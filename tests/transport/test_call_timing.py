@@ -136,5 +136,7 @@ def test_each_turn_has_its_seconds_and_those_of_its_tools() -> None:
     ]
     timer._calls.extend(calls)
 
-    assert timer.turn_seconds() == [[2.0, 1.0], [0.25, 0.0]]
+    assert timer.add_to({})["_ng_turn_seconds"] == [[2.0, 1.0], [0.25, 0.0]]
+    assert timer.with_turn_seconds({"id": "r"}) == {"id": "r", "_ng_turn_seconds": [[2.0, 1.0], [0.25, 0.0]]}
+    timer._calls[2:4] = [("resources_servers", "/add", 3.0, 3.5), ("resources_servers", "/add", 3.5, 4.0)]
     assert timer.add_to({})["_ng_turn_seconds"] == [[2.0, 1.0], [0.25, 0.0]]

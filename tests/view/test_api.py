@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from nemo_gym.rollouts.run_files import lock_path_for, run_path_for
+from nemo_gym.rollouts.run_files import find_runs, lock_path_for, run_path_for
 from nemo_gym.rollouts.run_folders import RunLabels
 from nemo_gym.view.database import RunDatabase
-from nemo_gym.view.server import view_app
-from tests.view.records import failure, record
+from nemo_gym.view.server import add_new_runs, view_app
+from tests.view.records import failure, record, write
 
 ADVICE = {"model_refused": "Check the key."}
 
 
-def labelled(task: int, repeat: int, reward: float, **more: Any) -> dict[str, Any]:
+def with_labels(task: int, repeat: int, reward: float, **more: Any) -> dict[str, Any]:
     """A record with a model, a difficulty and components of the reward."""
     components = {"correct": reward, "format": 1.0}
-    labels = {"difficulty": "hard" if task % 2 else "easy", "reward_components": components}
+    labels: dict[str, Any] = {"difficulty": "hard" if task % 2 else "easy", "reward_components": components}
     made = record(task, repeat, reward, **labels, **more)
     made["response"]["model"] = "small"
     return made
@@ -34,7 +34,7 @@ def run(index_of: Callable[..., RunDatabase]) -> RunDatabase:
     rewards = [
         (task, repeat, float(task != 1 and not (task == 2 and repeat))) for task in range(4) for repeat in (0, 1)
     ]
-    scored = [labelled(*one) for one in rewards[:-1]]
+    scored = [with_labels(*one) for one in rewards[:-1]]
     return index_of(*scored, failures=(failure(3, 1, "model_refused"),))
 
 
@@ -230,7 +230,7 @@ def test_a_failed_rollout_says_what_happened_and_what_to_do(client: TestClient, 
 
 def test_two_runs_are_compared_in_words(run: RunDatabase, index_of: Callable[..., RunDatabase]) -> None:
     """The page shows the sentence of the statistics, and links to the tasks that flipped."""
-    other = index_of(*[labelled(task, 0, 1.0) for task in range(4)], name="other")
+    other = index_of(*[with_labels(task, 0, 1.0) for task in range(4)], name="other")
     with TestClient(view_app([run, other]), base_url="http://127.0.0.1:8000") as client:
         result = client.get("/api/compare/0/1").json()
         several = client.get("/api/compare", params={"runs": "0,1"}).json()
@@ -247,7 +247,7 @@ def test_the_version_changes_with_the_run(client: TestClient, run: RunDatabase) 
     """The page polls it, and reads again only what changed."""
     before = get(client, "/progress")
     with run.run.output.open("a") as file:
-        file.write(json.dumps(labelled(9, 0, 1.0)) + "\n")
+        file.write(json.dumps(with_labels(9, 0, 1.0)) + "\n")
     run.build()
     after = get(client, "/progress")
 
@@ -268,3 +268,19 @@ def test_side_files_of_another_kind_break_nothing(client: TestClient, run: RunDa
 
     for path in ("", "/columns", "/live", "/annotations", "/rollouts/0/0", "/rollouts/3/1", "/tasks"):
         get(client, path)
+
+
+def test_a_run_that_starts_later_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users leave the page of a folder open while they start runs; an address must keep its run."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "results"
+    runs: list[RunDatabase] = []
+    add_new_runs(runs, lambda: find_runs([folder]))
+    assert runs == [], "a folder that does not exist yet is no error"
+    write(folder / "b" / "rollouts.jsonl", record(0, 0))
+    add_new_runs(runs, lambda: find_runs([folder]))
+    write(folder / "a" / "rollouts.jsonl", record(0, 0))
+    add_new_runs(runs, lambda: find_runs([folder]))
+    add_new_runs(runs, lambda: find_runs([folder]))
+
+    assert [one.run.name for one in runs] == ["b/rollouts", "a/rollouts"]
