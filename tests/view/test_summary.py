@@ -33,7 +33,8 @@ def test_where_the_time_went_is_said_per_phase(index_of: Make) -> None:
 
     summary = {entry["phase"]: entry for entry in summarize(index)["latency"]}
 
-    assert summary["all"] == {"phase": "all", "mean": 5.5, "p50": 6.0, "p95": 10.0, "max": 10.0, "share": None}
+    seconds = {"mean": 5.5, "p50": 6.0, "p95": 10.0, "max": 10.0}
+    assert summary["all"] == {"phase": "all", **seconds, "share": None, "where": "seconds > 10.0"}
     assert (summary["model"]["share"], summary["verify"]["share"]) == pytest.approx((0.75, 0.25))
     assert summary["queue"]["max"] == 0.0
     assert index.page(filter_text="seconds_model > 6").total == 2

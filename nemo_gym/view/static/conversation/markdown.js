@@ -227,7 +227,7 @@
   function Code({ code, language = "", wrap = false, label = "Code" }) {
     return h(
       "pre",
-      { class: `code ${wrap ? "wrap" : ""}`, tabindex: 0, role: "region", "aria-label": label },
+      { class: `code ${wrap ? "wrap" : ""}`, tabindex: 0, role: "group", "aria-label": label },
       h("code", null, highlighted(code, language)),
     );
   }
@@ -295,7 +295,7 @@
     if (token.tag === "table")
       return h(
         "div",
-        { key, class: "scrollx", tabindex: 0, role: "region", "aria-label": "Table" },
+        { key, class: "scrollx", tabindex: 0, role: "group", "aria-label": "Table" },
         h("table", { class: "tbl prosetable" }, ...children),
       );
     const start = token.tag === "ol" ? Number(token.attrGet("start") ?? 1) : 1;

@@ -43,7 +43,7 @@
       const value = values[name];
       return html`<div class="arg" key=${name}><span class="k">${name}</span><span>: </span><span class=${typeof value === "number" || typeof value === "boolean" ? "nmb" : "s"}>${typeof value === "string" ? value : JSON.stringify(value, null, value !== null && typeof value === "object" ? 2 : 0)}</span></div>`;
     };
-    return html`${rest.length ? html`<pre class="code wrap" tabindex="0" role="region" aria-label="Arguments">${rest.map(line)}</pre>` : null}${program ? h(markdown.Code, { code: values[program], language: languageOf(program, values[program], tool), label: program }) : null}${names.length ? null : html`<pre class="code t3">no arguments</pre>`}`;
+    return html`${rest.length ? html`<pre class="code wrap" tabindex="0" role="group" aria-label="Arguments">${rest.map(line)}</pre>` : null}${program ? h(markdown.Code, { code: values[program], language: languageOf(program, values[program], tool), label: program }) : null}${names.length ? null : html`<pre class="code t3">no arguments</pre>`}`;
   }
 
   function looksLikeJson(/** @type {string} */ text) {

@@ -30,7 +30,7 @@
     Math.abs(value) >= 1000 ? format.short(value).replace(".0", "") : String(Number(value.toPrecision(4)));
 
   /** A chart with a description for screen readers and a switch to its numbers as a table. */
-  function Chart(/** @type {any} */ { draw, height = HEIGHT, label, table = null }) {
+  function Chart(/** @type {any} */ { draw, height = HEIGHT, label, table = null, hasLinks = false }) {
     const box = useRef(null),
       width = useWidth(box);
     const [asTable, setAsTable] = useState(false);
@@ -39,7 +39,7 @@
       ${
         asTable && table
           ? html`<div class="scrollx charttable" tabindex="0" role="region" aria-label=${label}><table class="tbl"><thead><tr>${table.head.map((/** @type {string} */ head) => html`<th key=${head}>${head}</th>`)}</tr></thead><tbody>${table.rows.map((/** @type {any[]} */ row, /** @type {number} */ index) => html`<tr key=${index}>${row.map((cell, place) => html`<td key=${place} class="num">${cell}</td>`)}</tr>`)}</tbody></table></div>`
-          : html`<svg class="chart" viewBox=${`0 0 ${width || 300} ${tall}`} height=${tall} role="img" aria-label=${label}>${width ? draw(width, tall) : null}</svg>`
+          : html`<svg class="chart" viewBox=${`0 0 ${width || 300} ${tall}`} height=${tall} role=${hasLinks ? "group" : "img"} aria-label=${label}>${width ? draw(width, tall) : null}</svg>`
       }
       ${table ? html`<button type="button" class="astable" aria-pressed=${String(asTable)} onClick=${() => setAsTable(!asTable)}>${asTable ? "View as chart" : "View as table"}</button>` : null}
     </div>`;
@@ -58,9 +58,9 @@
     );
 
   /** A mark that leads to its rollouts, if it has an address. */
-  const Mark = ({ tip, href = "", children }) =>
+  const Mark = ({ tip, href = "", hasText = false, children }) =>
     href
-      ? html`<a href=${href} data-tip=${tip} aria-label=${tip.replace("\n", ", ")}>${children}</a>`
+      ? html`<a href=${href} data-tip=${tip} aria-label=${hasText ? undefined : tip.replace("\n", ", ")}>${children}</a>`
       : html`<g data-tip=${tip}>${children}</g>`;
 
   function Histogram({ bins, range, addressOf, total }) {
@@ -98,7 +98,7 @@
       `${short(bin.from)} – ${short(bin.to)}`,
       format.count(bin.count),
     ]);
-    return html`<${Chart} draw=${draw} label=${`Histogram of rewards: ${format.count(bins[0].count)} in the lowest of ${bins.length} bins, ${format.count(bins[bins.length - 1].count)} in the highest`} table=${{ head: ["Reward", "Rollouts"], rows }} />`;
+    return html`<${Chart} draw=${draw} hasLinks label=${`Histogram of rewards: ${format.count(bins[0].count)} in the lowest of ${bins.length} bins, ${format.count(bins[bins.length - 1].count)} in the highest`} table=${{ head: ["Reward", "Rollouts"], rows }} />`;
   }
 
   function PassAtK({ points }) {
@@ -163,7 +163,7 @@
           const top = 6 + index * rowHeight,
             name = ui.phaseName(phase),
             share = phase.share === null || phase.share === undefined ? "" : format.percent(phase.share, 0);
-          return html`<${Mark} key=${phase.phase} href=${phase.where ? addressOf(phase.where) : ""} tip=${`${name}\nmedian ${format.seconds(phase.p50)}, p95 ${format.seconds(phase.p95)}, longest ${format.seconds(phase.max)}${share ? `\n${share} of the time of all rollouts` : ""}`}>
+          return html`<${Mark} key=${phase.phase} hasText href=${phase.where ? addressOf(phase.where) : ""} tip=${`${name}\nmedian ${format.seconds(phase.p50)}, p95 ${format.seconds(phase.p95)}, longest ${format.seconds(phase.max)}${share ? `\n${share} of the time of all rollouts` : ""}`}>
             <rect class="hit" x="0" y=${top} width=${width} height=${rowHeight} /><text class="axislabel" x=${left - 8} y=${top + 13} text-anchor="end">${name[0].toUpperCase() + name.slice(1)}</text>
             <rect class=${`fill-${phase.phase === "seed_session" ? "seed" : phase.phase}`} x=${x(0)} y=${top + 3} width=${Math.max(2, x(phase.p50) - x(0))} height="13" rx="2" />
             <line class="whisker" x1=${x(phase.p50)} x2=${x(phase.p95)} y1=${top + 9.5} y2=${top + 9.5} /><line class="whisker end" x1=${x(phase.p95)} x2=${x(phase.p95)} y1=${top + 5} y2=${top + 14} />
@@ -178,7 +178,7 @@
       format.seconds(phase.max),
       format.percent(phase.share),
     ]);
-    return html`<${Chart} draw=${draw} label="Median and 95th percentile of the time in each phase" table=${{ head: ["Phase", "Mean", "Median", "p95", "Longest", "Share"], rows }} />`;
+    return html`<${Chart} draw=${draw} hasLinks label="Median and 95th percentile of the time in each phase" table=${{ head: ["Phase", "Mean", "Median", "p95", "Longest", "Share"], rows }} />`;
   }
 
   /** One line with an interval and a point: rows of a table share the scale from `from` to `to`. */

@@ -29,7 +29,7 @@
   }
 
   function Card({ title, note = "", flush = false, actions = null, extra = "", children }) {
-    return html`<section class=${`card ${extra}`} aria-label=${title}>
+    return html`<section class=${`card ${extra}`}>
       <header><h2>${title}</h2>${note ? html`<span class="note">${note}</span>` : null}${actions ? html`<span class="grow"></span>${actions}` : null}</header>
       ${flush ? children : html`<div class="body">${children}</div>`}
     </section>`;
@@ -71,7 +71,7 @@
 
   function CommandLine({ command, solo = false }) {
     const split = /^(gym(?: [a-z][\w-]*)*)(.*)$/s.exec(command);
-    return html`<div class=${`cmd ${solo ? "solo" : ""}`}><code tabindex="0" role="region" aria-label="Command">${split ? html`<b>${split[1]}</b>${split[2]}` : command}</code><${CopyButton} text=${() => command} tip="Copy the command" /></div>`;
+    return html`<div class=${`cmd ${solo ? "solo" : ""}`}><code tabindex="0" role="group" aria-label="Command">${split ? html`<b>${split[1]}</b>${split[2]}` : command}</code><${CopyButton} text=${() => command} tip="Copy the command" /></div>`;
   }
 
   function repeatTip(/** @type {any} */ repeat) {
@@ -117,7 +117,7 @@
         : error.status === 0
           ? "No answer from the viewer"
           : "This could not be loaded";
-    return html`<div class="page"><section class="card fail" role="alert"><div class="row"><span class="sev e"><${Icon} name="failed" /></span><h2>${title}</h2></div>
+    return html`<div class="page"><section class="card fail" role="alert"><div class="row"><span class="sev e"><${Icon} name="failed" /></span><h1>${title}</h1></div>
       <p class="t2 gap-top">${error.message}</p>
       <div class="row gap-top">${retry ? html`<button type="button" class="btn" onClick=${retry}>Try again</button>` : null}<a class="btn ghost" href="#/runs">All runs</a></div></section></div>`;
   }

@@ -60,7 +60,7 @@
           : null
       }
       <span class="grow"></span><span id="status" role="status" class="t3">${status}</span>
-      <button type="button" class="searchbtn" aria-label="Go to task, run, page" onClick=${() => open("palette")}><${Icon} name="search" /><span>Go to task, run, page</span><kbd>⌘K</kbd></button>
+      <button type="button" class="searchbtn" onClick=${() => open("palette")}><${Icon} name="search" /><span>Go to task, run, page</span><kbd aria-hidden="true">⌘K</kbd></button>
       <${ThemeButton} /><button type="button" class="btn ghost icon only-wide" aria-label="Keyboard shortcuts" data-tip="Keyboard shortcuts  ?" onClick=${() => open("keys")}><${Icon} name="help" /></button></header>`;
   }
 
