@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import math
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -13,6 +14,7 @@ from nemo_gym.cli.shared import options
 from nemo_gym.cli.shared.concurrency import cancel_on
 from nemo_gym.cli.terminal import output
 from nemo_gym.cli.terminal.log import ServerLogPrinter
+from nemo_gym.config.instances import server_instances
 from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError
@@ -31,6 +33,9 @@ from nemo_gym.transport.http_sessions import (
     open_files_limit,
     raise_open_files_limit,
 )
+
+STATUS_SECONDS = 0.5
+"""Time between two updates of the line that shows the start."""
 
 
 def load_servers_config(args: argparse.Namespace) -> DictConfig:
@@ -69,6 +74,25 @@ def allow_concurrency(config: DictConfig, concurrency: int | None, *, cells: int
 
 
 @asynccontextmanager
+async def start_status(count: int) -> AsyncIterator[None]:
+    """Show on a terminal, while the block runs, that servers start, and for how long."""
+
+    async def refresh() -> None:
+        begin = time.monotonic()
+        while True:
+            seconds = time.monotonic() - begin
+            output.show_status(f"starting {count} servers" + (f" · {seconds:.0f} s" if seconds >= 1 else ""))
+            await asyncio.sleep(STATUS_SECONDS)
+
+    task = asyncio.create_task(refresh())
+    try:
+        yield
+    finally:
+        task.cancel()
+        output.show_status("")
+
+
+@asynccontextmanager
 async def running_servers(config: DictConfig, stop: asyncio.Event, *, cells: int, verbose: bool) -> AsyncIterator[Run]:
     """Run the servers of `config` while the block runs; with `verbose`, print all of their output.
 
@@ -79,8 +103,9 @@ async def running_servers(config: DictConfig, stop: asyncio.Event, *, cells: int
     run = Run(config, component_search_roots(), cells=cells, watch=ServerLogPrinter(verbose=verbose))
     try:
         try:
-            await cancel_on(stop, run.__aenter__())
-            await cancel_on(stop, wait_for_endpoints(as_dict(run.config), output.notify))
+            async with start_status(len(server_instances(config))):
+                await cancel_on(stop, run.__aenter__())
+                await cancel_on(stop, wait_for_endpoints(as_dict(run.config), output.notify))
         except ConfigError as error:
             raise ServerDidNotStart(error.problem, where=error.where, fix=error.fix) from error
         with registering(run.config):
