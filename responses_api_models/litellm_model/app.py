@@ -89,11 +89,11 @@ class LiteLLMModel(ChatModel):
         options = {**self.config.litellm_kwargs, **payload, "num_retries": self.config.num_retries}
         options |= {"api_key": self.config.api_key, "api_base": self.config.api_base}
         options |= {"timeout": deadlines.seconds_left()}
-        given = {name: value for name, value in options.items() if value is not None}
+        arguments = {name: value for name, value in options.items() if value is not None}
         errors = self._litellm.exceptions
         async with self._slots:
             try:
-                return await self._litellm.acompletion(**given)
+                return await self._litellm.acompletion(**arguments)
             except (errors.APIError, errors.BadRequestError, errors.AuthenticationError, errors.RateLimitError,
                     errors.NotFoundError, errors.PermissionDeniedError, errors.UnprocessableEntityError,
                     errors.Timeout, errors.APIConnectionError, errors.InternalServerError,

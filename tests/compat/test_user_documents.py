@@ -33,7 +33,7 @@ OPENAI = "responses_api_models/openai_model/configs/openai_model.yaml"
 AGENT = "responses_api_agents/simple_agent/configs/simple_agent.yaml"
 WEATHER = "resources_servers/simple_weather/configs/simple_weather.yaml"
 MULTINEEDLE = "resources_servers/multineedle/configs/multineedle.yaml"
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)  # each test starts servers or dozens of commands
 
 
 class WeatherModel(BaseHTTPRequestHandler):
@@ -111,12 +111,15 @@ class Servers:
 
     def __enter__(self) -> Self:
         ready = lambda: "servers are ready" in self.log.read_text() or self.process.poll() is not None  # noqa: E731
-        assert eventually(ready, 120) and self.process.poll() is None, self.log.read_text()
+        assert eventually(ready, 300) and self.process.poll() is None, self.log.read_text()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.process.send_signal(signal.SIGINT)
-        self.process.wait(60)
+        try:
+            self.process.wait(120)
+        finally:
+            self.process.kill()
 
 
 @pytest.fixture(scope="module")

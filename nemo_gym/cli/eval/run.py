@@ -108,6 +108,7 @@ def _run_evaluation(args: argparse.Namespace) -> int:
     from nemo_gym.cli.shared.report import resume_command
     from nemo_gym.cli.terminal.log import logging_to_stderr
 
+    output.show_status("reading the configuration and the rows")
     try:
         with logging_to_stderr(verbose=args.verbose), raising_file_problems():
             return uvloop.run(_evaluate(args))

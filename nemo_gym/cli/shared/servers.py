@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import math
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -13,6 +14,7 @@ from nemo_gym.cli.shared import options
 from nemo_gym.cli.shared.concurrency import cancel_on
 from nemo_gym.cli.terminal import output
 from nemo_gym.cli.terminal.log import ServerLogPrinter
+from nemo_gym.config.instances import server_instances
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError
 from nemo_gym.global_config import GlobalConfigDictParser
@@ -29,6 +31,9 @@ from nemo_gym.transport.http_sessions import (
     open_files_limit,
     raise_open_files_limit,
 )
+
+STATUS_SECONDS = 0.5
+"""Time between two updates of the line that shows the start."""
 
 
 def load_servers_config(args: argparse.Namespace) -> DictConfig:
@@ -67,6 +72,25 @@ def allow_concurrency(config: DictConfig, concurrency: int | None, *, cells: int
 
 
 @asynccontextmanager
+async def start_status(count: int) -> AsyncIterator[None]:
+    """Show on a terminal, while the block runs, that servers start, and for how long."""
+
+    async def refresh() -> None:
+        begin = time.monotonic()
+        while True:
+            seconds = time.monotonic() - begin
+            output.show_status(f"starting {count} servers" + (f" · {seconds:.0f} s" if seconds >= 1 else ""))
+            await asyncio.sleep(STATUS_SECONDS)
+
+    task = asyncio.create_task(refresh())
+    try:
+        yield
+    finally:
+        task.cancel()
+        output.show_status("")
+
+
+@asynccontextmanager
 async def running_servers(
     config: DictConfig, stop: asyncio.Event, *, cells: int, verbose: bool, is_public: bool = False
 ) -> AsyncIterator[ServerRun]:
@@ -83,8 +107,9 @@ async def running_servers(
     run = choose_engine(config).create_run(placement)
     try:
         try:
-            await cancel_on(stop, run.__aenter__())
-            await cancel_on(stop, run.wait_for_endpoints(output.notify))
+            async with start_status(len(server_instances(config))):
+                await cancel_on(stop, run.__aenter__())
+                await cancel_on(stop, run.wait_for_endpoints(output.notify))
         except ConfigError as error:
             raise ServerDidNotStart(error.problem, where=error.where, fix=error.fix) from error
         with registering(run.config):

@@ -1,5 +1,6 @@
 """Write to the terminal: results to stdout, notices, errors and progress to stderr. No other module prints."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,9 +45,20 @@ def write_table(rows: Sequence[Sequence[str]]) -> None:
         write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
+CLEAR_LINE = "\r\x1b[K"
+
+
+class StatusLine:
+    """The line of `show_status`: whether it is on the terminal, so that the next line replaces it."""
+
+    is_shown = False
+
+
 def notify(text: str) -> None:
     """Write a line to stderr, without secrets."""
-    sys.stderr.write(f"{mask_text(text)}\n")
+    start = CLEAR_LINE if StatusLine.is_shown else ""
+    StatusLine.is_shown = False
+    sys.stderr.write(f"{start}{mask_text(text)}\n")
     sys.stderr.flush()
 
 
@@ -73,9 +85,11 @@ def did_you_mean(word: str, names: Iterable[str], otherwise: str = "") -> str:
 
 def show_status(text: str) -> None:
     """Show a line that the next call replaces, on a terminal only. An empty text clears it."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{text}")
+    is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    if is_terminal and (text or StatusLine.is_shown):
+        sys.stderr.write(f"{CLEAR_LINE}{text}")
         sys.stderr.flush()
+        StatusLine.is_shown = bool(text)
 
 
 def clip(text: str, width: int) -> str:

@@ -57,3 +57,20 @@ def test_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: Any) ->
         bar("collating", 1_000_000, 2_000_000)
 
     assert "collating" in capsys.readouterr().err
+
+
+def test_a_line_replaces_the_status_and_a_pipe_gets_no_status(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A warning behind "starting 3 servers" cannot be read, and escape sequences in a log file neither."""
+    output.show_status("starting")
+    assert capsys.readouterr().err == ""
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    output.show_status("starting")
+    output.notify("a warning")
+    output.notify("another")
+    output.show_status("")
+
+    assert capsys.readouterr().err == "\r\x1b[Kstarting\r\x1b[Ka warning\nanother\n"
