@@ -146,7 +146,7 @@ class BaseEnvironmentServer(SimpleServer, Generic[RequestT, ResponseT]):
                 async with asyncio.timeout(self.config.queue_timeout_seconds):
                     await self._admission.acquire()
             except TimeoutError:
-                return self._failed(request, _failure("Episode admission timed out", stage="admission"))
+                return self._failed_response(request, _failure("Episode admission timed out", stage="admission"))
         try:
             with rollout_context(request.episode_id.capture_key):
                 answer = await self._run_and_clean_up(request)
@@ -171,15 +171,15 @@ class BaseEnvironmentServer(SimpleServer, Generic[RequestT, ResponseT]):
             async with deadline:
                 return await self.run(request, cleanup)
         except HandledEpisodeError as error:
-            return self._failed(request, error.failure)
+            return self._failed_response(request, error.failure)
         except Exception as error:  # the code of a server folder may fail in any way
             if deadline.expired() and isinstance(error, TimeoutError):
-                return self._failed(request, _failure("Episode timed out"))
+                return self._failed_response(request, _failure("Episode timed out"))
             logger.exception("%s: an episode failed", self.config.name)
             reason = f"Unhandled environment server error: {type(error).__name__}: {error}"
-            return self._failed(request, _failure(reason, terminal=True))
+            return self._failed_response(request, _failure(reason, terminal=True))
 
-    def _failed(self, request: RequestT, failure: EpisodeFailure) -> ResponseT:
+    def _failed_response(self, request: RequestT, failure: EpisodeFailure) -> ResponseT:
         fields = {"episode_id": request.episode_id, "task_id": request.task.task_id, "failure": failure.model_dump()}
         answer: ResponseT = self.response_model.model_validate(fields)  # type: ignore[assignment]
         return answer

@@ -1,8 +1,7 @@
 """Base classes of servers (`SimpleServer`, `HeadServer`) and the client for calls between servers (`ServerClient`).
 
-Server folders import, subclass and patch the names of this module. Functions that tests replace (`request`,
-`get_global_config_dict`, `get_global_aiohttp_client`) are therefore looked up in this module at each call. The
-implementation is in `nemo_gym.transport` (calls) and `nemo_gym.serve` (serving).
+Server folders import, subclass and patch the names of this module; functions that tests replace are looked up in it at
+each call. The implementation is in `nemo_gym.transport` (calls) and `nemo_gym.serve` (serving).
 """
 
 import asyncio
@@ -12,7 +11,6 @@ import threading
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property
 from inspect import isabstract
 from types import ModuleType
@@ -129,16 +127,13 @@ async def request(
 ) -> ClientResponse:
     """Send an HTTP request with a deadline and retries; `kwargs` are those of aiohttp.
 
-    `_internal` requests get more attempts, or one more than `_max_connection_retries`. `callee` (or `_server_name`) is
-    the name of the server in errors. A request that the server may have executed is retried only if `safe_to_retry` is
-    True or its method is safe.
+    `_internal` gives more attempts, `callee` or `_server_name` names the server in errors. What the server may have
+    executed is retried only if `safe_to_retry` is True or the method is safe.
     """
-    policy = SERVER_CALL if _internal else EXTERNAL_CALL
-    if _max_connection_retries is not None:
-        policy = replace(policy, attempts=_max_connection_retries + 1)
+    attempts = None if _max_connection_retries is None else _max_connection_retries + 1
+    policy = (SERVER_CALL if _internal else EXTERNAL_CALL).with_attempts(attempts)
     session = get_global_aiohttp_client()
-    # The pool of `http.send` opens no more connections than the open-file limit permits, and few at a time: a trainer
-    # may send tens of thousands of rollouts together. A session that is not ours comes from a test.
+    # The pool limits connections: a trainer may send thousands of rollouts. A session that is not ours is a test's.
     uses_pool = _internal and url.endswith("/run") and session is http_sessions.current_session()
     return await http.send(
         method,
@@ -216,9 +211,6 @@ class ServerClient(BaseModel):
         if not books or books[0].config is not self.global_config_dict:
             books[:] = [AddressBook(self.global_config_dict)]
         return books[0]
-
-    def _resolve_base_url(self, server_name: str) -> str:
-        return self._addresses()[server_name].base_url
 
     async def request(self, server_name: str, url_path: str, method: str, **kwargs: Any) -> ClientResponse:
         """Call a server instance and return the response. `kwargs` are those of aiohttp.

@@ -12,6 +12,7 @@ on. Such endpoints are called directly; all others through FastAPI.
 - `event_stream`: the answers of models as streams; `model_errors`: exceptions of model servers as errors of their API
 - `failures`: error answers and deadlines (middleware); `cancellation`: cancel rollouts from outside
 - `tools`, `tool_schema`: methods as tools; `openings`, `session_closing`: the beginning and the end of a session
+- `agent_sessions`: sessions of an agent whose id the caller chooses
 - `chat_engines`: helpers of model servers in front of a chat engine
 - `blocking`: blocking code on a bounded number of threads, with a deadline
 - `mcp`, `mcp_tools`: tools over the Model Context Protocol; `profiling`: CPU profiles of a server

@@ -114,8 +114,8 @@ class AgentSessions:
         async with self._lock(session_id):
             self._forget_old_receipts()
             record, receipt = self._records.get(session_id), self._receipts.get(session_id)
-            known = receipt.request.episode_id if receipt else record.request.episode_id if record else None
-            if known is not None and known != body.episode_id:
+            earlier = receipt or record
+            if earlier is not None and earlier.request.episode_id != body.episode_id:
                 raise HTTPException(409, f"the agent session {session_id!r} belongs to another episode")
             if receipt is not None:
                 return receipt.answer

@@ -20,7 +20,6 @@ from http import HTTPStatus
 from typing import Any, Literal, TypeVar, cast
 from urllib.parse import urlsplit
 
-import orjson
 from aiohttp import ClientPayloadError, ClientResponse, ClientResponseError, TooManyRedirects
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import from_json
@@ -44,6 +43,7 @@ from nemo_gym.transport.large_bodies import (
     decompress_layers,
     limits,
 )
+from nemo_gym.transport.response_errors import is_quota_used_up
 from nemo_gym.transport.retries import MODEL_CALL, OVERLOAD_STATUSES, describe_error, next_pause, parse_retry_after
 from nemo_gym.transport.shared_semaphore import SharedSemaphore, claim_semaphore
 from nemo_gym.wire.call_reply import replace_surrogates
@@ -58,9 +58,6 @@ TRUNCATED_BODY_ATTEMPTS = 3
 """Maximum attempts when the connection is lost in the middle of an answer."""
 
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
-
-QUOTA_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
-"""Error codes of a 429 for which waiting does not help; the error then gets status 402."""
 
 MAX_PAUSE_SECONDS = 60.0
 """Maximum seconds for which the `Retry-After` of one answer pauses the other calls."""
@@ -464,15 +461,6 @@ def _seconds_left() -> float | None:
 def _retry_after(rejection: ClientResponseError) -> float | None:
     value = rejection.headers.get("Retry-After") if rejection.headers else None
     return parse_retry_after(value, datetime.now(UTC))
-
-
-def is_quota_used_up(rejection: ClientResponseError) -> bool:
-    """Return whether a 429 reports an exhausted quota instead of a rate limit."""
-    try:
-        error = orjson.loads(getattr(rejection, "response_content", b""))["error"]
-        return not QUOTA_CODES.isdisjoint((error.get("code"), error.get("type")))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return False
 
 
 def _pause_after_rejection(rejections: int, first_rejection_at: float, retry_after: float | None) -> float | None:

@@ -7,6 +7,7 @@ import json
 from types import TracebackType
 from typing import Any
 
+import orjson
 from aiohttp import ClientConnectionError, ClientPayloadError, ClientResponse, ClientResponseError
 from multidict import CIMultiDict, CIMultiDictProxy
 from pydantic import ValidationError
@@ -24,6 +25,10 @@ ERROR_HEADER = "x-nemo-gym-error"
 
 RAISED_AT_HEADER = "x-nemo-gym-raised-at"
 """Header of an error response: file and line of the server's code that raised the exception."""
+
+
+QUOTA_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
+"""Error codes of a 429 for which waiting does not help; the error then gets status 402."""
 
 
 class ServerResponse(ClientResponse):
@@ -104,3 +109,12 @@ def raise_named_error(error: Exception, response: Any) -> None:
         raise IncompleteReply(f"the answer to {path} breaks off ({error})", where=server, path=path) from error
     elif isinstance(error, json.JSONDecodeError | UnicodeDecodeError | ValidationError):
         raise invalid_reply(response, f"is invalid: {error}") from error
+
+
+def is_quota_used_up(rejection: ClientResponseError) -> bool:
+    """Return whether a 429 reports an exhausted quota instead of a rate limit."""
+    try:
+        error = orjson.loads(getattr(rejection, "response_content", b""))["error"]
+        return not QUOTA_CODES.isdisjoint((error.get("code"), error.get("type")))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False

@@ -7,6 +7,8 @@ chat_completions, anthropic_messages                    the other two dialects
 engine_options                  options of inference engines that are in no dialect
 run_seed_verify                 bodies of the endpoints `/run`, `/seed_session` and `/verify`
 episode                         openings and steps: what an environment gives an episode at run time
+episode_task                    episodes and tasks with an identity, and how an episode ends
+session_access, session_requests                        what a session lends to an agent; sessions with ids
 observations                    an agent's reports about an episode; trajectories
 server_refs                     references to server instances
 call_reply, stored_rollout      a call to a server and its reply; the key and stored record of a rollout

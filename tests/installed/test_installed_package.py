@@ -74,12 +74,12 @@ def user_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**env, **tools, "XDG_CACHE_HOME": str(home / "cache"), "UV_CACHE_DIR": cache.strip()}
 
 
-def install(requirement: str, version: str, folder: Path, env: dict[str, str]) -> Installation:
+def install(requirement: str, version: str, folder: Path, env: dict[str, str], *options: str) -> Installation:
     python = find_interpreter(version)
     if python == version:
         pytest.skip(f"Python {version} is not on this machine")
     subprocess.run([UV, "venv", "-q", "--python", python, folder / "venv"], check=True)
-    command = [UV, "pip", "install", "-q", "--python", folder / "venv/bin/python", requirement]
+    command = [UV, "pip", "install", "-q", "--python", folder / "venv/bin/python", *options, requirement]
     subprocess.run(command, env=env, check=True)
     (folder / "empty").mkdir()
     return Installation(folder / "venv/bin", folder / "empty", env)
@@ -157,6 +157,26 @@ def test_a_tree_written_for_nemo_gym_replaces_shipped_folders_by_name(installati
     printed = Installation(installation.bin, installation.folder / "tree", env).run("-c", script, python=True)
 
     assert printed.startswith("the tree ") and "site-packages" in printed
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("way", ["wheel", "editable", "editable, compat mode"])
+def test_folders_written_for_nemo_gym_pass_their_tests(way, version, distributions, user_env, tmp_path):
+    """Users run them from the root of their tree and from the folder, whose requirements name a checkout of ours."""
+    wheel, source = distributions[0], distributions[0].parent.parent
+    requirement = f"nemo-gym[dev] @ {(wheel if way == 'wheel' else source).as_uri()}"
+    options = ["--config-settings", "editable_mode=compat"] if way.endswith("compat mode") else []
+    options += [] if way == "wheel" else ["-e"]
+    installation = install(requirement, version, tmp_path, user_env, *options)
+    tree = Path(shutil.copytree(ROOT / "tests/compat/newer_tree", tmp_path / "tree"))
+    (tree / "conftest.py").write_text(
+        "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parent))\n"
+    )
+    for folder in sorted(path.parent for path in tree.glob("*/*/app.py")):
+        env = {**user_env, "PYTHONPATH": os.pathsep.join(map(str, [tree, folder]))}
+        for place, path in ((tree, str(folder.relative_to(tree))), (folder, "tests")):
+            options = ["-q", "-p", "no:randomly", "-p", "no:cacheprovider"]
+            Installation(installation.bin, place, env).run("-m", "pytest", *options, path, python=True)
 
 
 @pytest.mark.parametrize("way", ["uvx", "uv tool install", "sdist"])
