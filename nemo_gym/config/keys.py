@@ -169,6 +169,8 @@ _TABLE = (
     Key("node_shared_path", FILLED_TEXT, "Folder with the component folders that all nodes share; nothing is sent."),
     Key("node_files", REQUIREMENTS, "Further files and folders below the working directory to send to every node."),
     Key("node_start_timeout_seconds", POSITIVE_NUMBER, "Longest wait for nodes, and for the servers of a node.", 300),
+    Key("node_addresses", MAPPING, "Addresses of the servers on every node; the head server of a cluster sets it.",
+        default_note="computed", reserved=True),
     Key("speculative_copies", BOOL, "Run the last 1 % of rollouts also on an idle node; the first outcome counts.",
         False, nullable=False),
     Key("ray_head_node_address", TEXT, "Address of a Ray cluster to join.", reserved=True),

@@ -9,6 +9,7 @@ from nemo_gym.keys import AGENT_REF_KEY_NAME
 from nemo_gym.rollouts.capture_join import with_captures
 from nemo_gym.rollouts.collect import Send
 from nemo_gym.rollouts.limit_options import LimitOptions
+from nemo_gym.rollouts.node_choice import node_clients
 from nemo_gym.rollouts.outcome import Job
 from nemo_gym.rollouts.token_delivery import TokenDelivery
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
@@ -47,7 +48,15 @@ def rollout_sender(
 
 
 async def run_on_agent(client: ServerClient, row: Row, **options: Any) -> Any:
-    """Send a row to its agent and return the JSON of the answer."""
+    """Send a row to its agent, on the least loaded node if there are several, and return the JSON of the answer."""
+    nodes = node_clients(client)
+    if nodes is not None:
+        async with nodes.least_loaded() as node_client:
+            return await _post_run(node_client, row, **options)
+    return await _post_run(client, row, **options)
+
+
+async def _post_run(client: ServerClient, row: Row, **options: Any) -> Any:
     response = await client.post(server_name=row[AGENT_REF_KEY_NAME]["name"], url_path="/run", json=row, **options)
     await raise_for_status(response)
     return await get_response_json(response)

@@ -43,6 +43,7 @@ class HostedCluster:
             [sys.executable, "-m", "tests.ray.cluster_host"],
             cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
+        self.pid = self._process.pid
         self.address = self._read()["address"]
         for _ in range(nodes - 1):
             self.add()
@@ -83,7 +84,7 @@ class Workspace:
         example = ROOT / "resources_servers" / "example_session_state_mgmt" / "data" / "example.jsonl"
         row = json.loads(example.read_text().splitlines()[0])
         with (folder / "rows.jsonl").open("w") as file:
-            for number in range(ROLLOUTS):
+            for number in range(max(ROLLOUTS, 1500)):
                 initial = number % 5
                 expected = initial + 4 if number % 3 else -1
                 file.write(json.dumps({**row, "initial_count": initial, "expected_count": expected}) + "\n")
@@ -91,7 +92,7 @@ class Workspace:
     def command(self, *words: object) -> list[str]:
         return [
             str(GYM), "eval", "run", "--config", "counter.yaml", "-i", "rows.jsonl", "--concurrency", "64", "--json",
-            *map(str, words),
+            *([] if "--limit" in words else ["--limit", str(ROLLOUTS)]), *map(str, words),
         ]  # fmt: skip
 
     def start(self, *words: object) -> subprocess.Popen:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from omegaconf import open_dict
+
 from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.errors import GymError, ServerUnreachable
 from nemo_gym.launch.app_listener import AppListener, close_listeners
@@ -107,6 +109,7 @@ class ClusterRun:
         self._empty_since: float | None = None
         self._start_time = time.time()
         self._count = 1
+        self._is_published = False
 
     async def __aenter__(self) -> Self:
         try:
@@ -218,6 +221,7 @@ class ClusterRun:
 
     async def _start_again(self, slot: _Slot) -> NodeHandle:
         handle = await self._start_slot(slot)
+        self._publish()
         self._placement.notify(f"{handle.name} ({handle.report.host}) joined")
         return handle
 
@@ -235,6 +239,7 @@ class ClusterRun:
             except GymError as error:
                 slot.reason = str(error)
             slot.handle = None
+            self._publish()
             await end_node_run(handle, 0.0)
             self._placement.notify(f"{handle.name} ({handle.report.host}) is lost: {slot.reason}")
             if handle.report.is_lost:
@@ -303,15 +308,9 @@ class ClusterRun:
 
     async def _open_head(self) -> None:
         """Write the addresses of the first node into the configuration, and serve it from a head server here."""
-        addresses = self.handles[0].report.addresses
-        self.instances = [
-            replace(one, host=addresses[one.name][0], port=addresses[one.name][1]) for one in self.instances
-        ]
-        for one in self.instances:
-            block = self.config[one.name][one.kind][one.implementation]
-            block["host"], block["port"] = one.host, one.port
-            if not self._placement.is_public:
-                in_process.mount_on_loop(one.host, one.port, NodeInstance(one.name, self))  # type: ignore[arg-type]
+        self._publish()
+        for one in self.instances if not self._placement.is_public else ():
+            in_process.mount_on_loop(one.host, one.port, NodeInstance(one.name, self))  # type: ignore[arg-type]
         head = self.config["head_server"]
         listener = listen_for_head(head["host"], head["port"])
         head["port"] = listener.getsockname()[1]
@@ -320,6 +319,28 @@ class ClusterRun:
         policy = AccessPolicy.from_config(self.config, self._token)
         self._head = AppListener(app, listener, uvicorn_options(self.config), lifespan=False, policy=policy)
         await self._head.open()
+
+    def _publish(self) -> None:
+        """Write the addresses of a living node, and for public servers those of every node, into the configuration.
+
+        Clients that know one address per server get a working one.
+        """
+        if not self.handles or (self._is_published and not self._placement.is_public):
+            return
+        self._is_published = True
+        addresses = self.handles[0].report.addresses
+        self.instances = [
+            replace(one, host=addresses[one.name][0], port=addresses[one.name][1]) for one in self.instances
+        ]
+        for one in self.instances:
+            block = self.config[one.name][one.kind][one.implementation]
+            block["host"], block["port"] = one.host, one.port
+        if self._placement.is_public:
+            with open_dict(self.config):
+                self.config["node_addresses"] = {
+                    handle.name: {name: list(address) for name, address in handle.report.addresses.items()}
+                    for handle in self.handles
+                }
 
     @property
     def handles(self) -> list[NodeHandle]:

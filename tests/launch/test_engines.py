@@ -1,0 +1,141 @@
+"""What the engine for clusters decides without a cluster: what is sent, what differs, what an error says."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.launch.engines.base import Placement, choose_engine
+from nemo_gym.launch.engines.component_archive import (
+    archive_paths,
+    code_versions,
+    digest_of,
+    pack_components,
+    unpack_components,
+    version_differences,
+)
+from nemo_gym.launch.engines.ray.cluster_options import RayOptions
+from nemo_gym.launch.engines.ray.connection import ClusterNode, ClusterUnreachable, _explain, check_nodes
+from nemo_gym.launch.engines.ray.node_run import share_limits
+from nemo_gym.launch.hosted_instances import Instance
+from nemo_gym.launch.run import Run
+
+VERSION_MISMATCH = """Version mismatch: The cluster was started with:
+    Ray: 2.58.0
+    Python: 3.11.7
+This process on node 10.0.0.7 was started with:
+    Ray: 2.60.0
+    Python: 3.12.4
+"""
+"""The message of Ray, as `ray._private.utils.check_version_info` writes it."""
+
+
+def instance_at(folder: Path, name: str = "model", kind: str = "responses_api_models") -> Instance:
+    return Instance(name, kind, folder.name, folder, "app.py", "127.0.0.1", -1, "cell")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "resources_servers" / "mine"
+    (folder / "tests").mkdir(parents=True)
+    (folder / "tests" / "test_app.py").write_text("")
+    (folder / "data").mkdir()
+    (folder / "app.py").write_text("print()")
+    (folder / "data" / "table.csv").write_text("1,2")
+    return folder
+
+
+def test_the_local_engine_is_the_run_itself(tmp_path):
+    """Nothing is added between a command and its servers."""
+    from omegaconf import OmegaConf
+
+    config = OmegaConf.create({})
+    assert type(choose_engine(config).create_run(Placement(config, [tmp_path]))) is Run
+
+
+def test_without_ray_the_option_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"nemo-gym\[ray\]"):
+        choose_engine({"engine": "ray"})
+
+
+def test_component_folders_travel_without_tests_and_arrive_once(folder, tmp_path, monkeypatch):
+    """The same content has the same digest, wherever it is; a second node of the machine unpacks nothing."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    (tmp_path / "extra.json").write_text("{}")
+    paths = archive_paths([instance_at(folder, kind="resources_servers")], ["extra.json"], tmp_path)
+    digest, archive = digest_of(paths), pack_components(paths)
+
+    root = unpack_components(archive, digest)
+
+    assert sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()) == [
+        "extra.json",
+        "resources_servers/mine/app.py",
+        "resources_servers/mine/data/table.csv",
+    ]
+    assert digest_of({name: root / name for name in paths}) == digest
+    assert unpack_components(b"not read", digest) == root
+    (folder / "app.py").write_text("print(2)")
+    assert digest_of(paths) != digest
+
+
+def test_what_cannot_be_sent_is_named(folder, tmp_path, monkeypatch):
+    paths = archive_paths([instance_at(folder)], [], tmp_path)
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(ConfigError, match=r"(?s)no ordinary file.*node_shared_path"):
+        pack_components(paths)
+    (folder / "pipe").unlink()
+    monkeypatch.setattr("nemo_gym.launch.engines.component_archive.MAX_ARCHIVE_BYTES", 5)
+    with pytest.raises(ConfigError, match="more than 0 MB"):
+        pack_components(paths)
+    with pytest.raises(ConfigError, match="is not below the working directory"):
+        archive_paths([], [".."], tmp_path)
+
+
+def test_a_node_with_other_code_is_refused_by_what_differs():
+    here = code_versions()
+    assert version_differences(here, dict(here)) == []
+    (difference,) = version_differences(here, {**here, "python": "3.9.0"})
+    assert difference == f"python: {here['python']} here, 3.9.0 there"
+    assert "missing there" in version_differences(here, {})[0]
+
+
+def test_the_message_of_ray_about_versions_becomes_one_line():
+    error = _explain(VERSION_MISMATCH, "10.0.0.1:6379")
+
+    assert "Ray 2.58.0 there, 2.60.0 here; Python 3.11.7 there, 3.12.4 here" in str(error)
+    assert "\n" not in error.problem
+
+
+def test_too_few_nodes_and_missing_resources_are_told_apart():
+    nodes = [
+        ClusterNode("a", "10.0.0.1", {"CPU": 8.0, "node:10.0.0.1": 1.0}),
+        ClusterNode("b", "10.0.0.2", {"GPU": 1.0}),
+    ]
+    check_nodes(nodes, 1, {"CPU": 4.0})
+    with pytest.raises(ClusterUnreachable, match="2 nodes are wanted, but the cluster has 1 with CPU 4"):
+        check_nodes(nodes, 2, {"CPU": 4.0})
+    with pytest.raises(ClusterUnreachable, match=r"no node has CPU 16; nodes: 10.0.0.1 \(CPU 8\)"):
+        check_nodes(nodes, None, {"CPU": 16.0})
+
+
+def test_reservations_are_positive_numbers():
+    assert RayOptions.from_config({}).resources == {"CPU": 1.0}
+    with pytest.raises(ConfigError, match="CPU must be a positive number"):
+        RayOptions.from_config({"node_resources": {"CPU": True}})
+
+
+def test_a_limit_on_requests_is_divided_so_that_it_holds_for_all_nodes(folder):
+    config = {"model": {"responses_api_models": {"mine": {"max_concurrent_requests": 8}}}}
+    parts = [
+        share_limits(config, [instance_at(folder)], number, 3)["model"]["responses_api_models"]["mine"]
+        for number in range(3)
+    ]
+
+    assert [part["max_concurrent_requests"] for part in parts] == [3, 3, 2]
+    assert config["model"]["responses_api_models"]["mine"]["max_concurrent_requests"] == 8
+    with pytest.raises(ConfigError, match="cannot be shared by 9 nodes"):
+        share_limits(config, [instance_at(folder)], 0, 9)
