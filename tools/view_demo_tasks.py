@@ -9,7 +9,7 @@ SPECIAL_TASK = 41
 """The task whose repeat 3 has the conversation of the pictures: formulas, code, long output and a table."""
 SYSTEM = (
     "You solve competition problems. You may run Python with the tool `execute_python`. Put the final answer in"
-    r" `\boxed{}`. Explain each step in one or two sentences, and check the result by a second way where that is possible."
+    r" `\boxed{}`. Explain each step in one or two sentences, and check the result by a second way if possible."
 )
 TOOLS = {
     "math_with_code": (

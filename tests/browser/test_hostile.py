@@ -33,13 +33,21 @@ MARKDOWN = "\n\n".join(
         "\u202e**bold**\u202c ```\u202e```",
     )
 )
-INERT = """
-[...document.querySelectorAll('#app *')].flatMap((element) => [
-  ...(/^(script|iframe|object|embed|style|link|form|base|foreignObject)$/i.test(element.localName) ? [element.localName] : []),
-  ...[...element.attributes].filter(({ name, value }) => /^on/i.test(name) || /^\\s*javascript:/i.test(value) && name !== 'data-tip' && name !== 'aria-label' && name !== 'value').map(({ name }) => name),
-  ...(element.localName === 'img' && !/^data:image/.test(element.src) ? ['img'] : []),
-  ...(element.localName === 'a' && /^(?!https?:|file:|blob:)/.test(element.href.baseVal ?? element.href) && element.getAttribute('href') !== null && !element.getAttribute('href').startsWith('#') ? [element.getAttribute('href')] : []),
-])
+INERT = r"""
+(() => {
+  const harmless = ["data-tip", "aria-label", "value"], bad = [];
+  const forbidden = /^(script|iframe|object|embed|style|link|form|base|foreignObject)$/i;
+  for (const element of document.querySelectorAll("#app *")) {
+    if (forbidden.test(element.localName)) bad.push(element.localName);
+    for (const { name, value } of element.attributes) {
+      if (/^on/i.test(name) || (/^\s*javascript:/i.test(value) && !harmless.includes(name))) bad.push(name);
+    }
+    if (element.localName === "img" && !/^data:image/.test(element.src)) bad.push("img");
+    const address = element.localName === "a" ? element.getAttribute("href") : null;
+    if (address !== null && !/^(#|https?:)/.test(address)) bad.push(address);
+  }
+  return bad;
+})()
 """
 
 
@@ -108,7 +116,10 @@ def test_images_of_messages_are_shown_only_if_they_are_in_the_record(
     page: Any, make: Make, requests_elsewhere: list[str]
 ) -> None:
     """A remote image would tell its host who reads the rollout."""
-    pixel = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    pixel = (
+        "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJ"
+        "RU5ErkJggg=="
+    )
     images = [{"type": "input_image", "image_url": each} for each in (pixel, "https://evil.example/x.png")]
     shown = record(0, 0)
     shown["responses_create_params"]["input"] = [
