@@ -335,9 +335,8 @@ def run_handler(
 
     Every step of the coroutine writes its label to the shared memory and restores that of the caller, so that the
     memory names the innermost handler that executes. With `context` the coroutine has other context variables: as over
-    HTTP, a handler cannot read or change those of its caller. A separate task would cost more than most handlers; this
-    generator steps the coroutine itself instead: it yields the futures of the coroutine to the event loop, and sends
-    results and errors back. Cancelling the task cancels the coroutine.
+    HTTP, a handler cannot read or change those of its caller. A separate task would cost more: this generator yields
+    the futures of the coroutine to the event loop and sends results back. Cancelling the task cancels the coroutine.
 
     If the coroutine itself cancels the task, which is also that of its caller, only the coroutine is cancelled: the
     `CancelledError` is delivered to it, and the task no longer counts as cancelled.
@@ -347,14 +346,12 @@ def run_handler(
     assert task is not None
     shown, whole = own_status.label, slice(None)
     caller, was_fork = bytes(shown), own_status.is_fork
-    own_cancels = 0  # cancellations of the task by the coroutine
-    cancels = task.cancelling()
+    own_cancels, cancels = 0, task.cancelling()  # of the task: by the coroutine, by any code
     shown[whole] = label
     try:
         future = step(coroutine.send, None)
         while True:
-            if own_status.is_fork is not was_fork:
-                own_status.end_fork(label)
+            _ = own_status.is_fork is was_fork or own_status.end_fork(label)
             shown[whole] = caller
             if (count := task.cancelling()) != cancels:
                 own_cancels += max(0, count - cancels)
@@ -376,8 +373,7 @@ def run_handler(
     except StopIteration as returned:
         result: Result = returned.value
     finally:
-        if own_status.is_fork is not was_fork:
-            own_status.end_fork(label)
+        _ = own_status.is_fork is was_fork or own_status.end_fork(label)
         shown[whole] = caller
     if task.cancelling() > cancels:
         own_cancels += task.cancelling() - cancels
