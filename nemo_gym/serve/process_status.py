@@ -8,6 +8,7 @@ threads, and on a fatal signal that of the crashing thread, without needing the 
 
 import asyncio
 import faulthandler
+import logging
 import mmap
 import os
 import re
@@ -20,10 +21,12 @@ from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from nemo_gym.transport.call_timing import current_rollout, format_rollout
 from nemo_gym.wire.stored_rollout import RolloutId
+
+logger = logging.getLogger("nemo_gym.serve")
 
 STACK_SIGNAL = signal.SIGRTMIN + 5
 NAME_BYTES = 192
@@ -110,6 +113,8 @@ class ProcessStatus:
 
     stacks_fd: int | None = None
     """The open file for stacks; no code of a server closes it on purpose."""
+    is_fork = False
+    """True in a process that code of a server has forked."""
     _pid = 0
 
     def __init__(self) -> None:
@@ -136,6 +141,19 @@ class ProcessStatus:
             faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=True)
             faulthandler.enable(stacks)
         os.close(fd)
+        os.register_at_fork(after_in_child=self._note_fork)
+
+    def _note_fork(self) -> None:
+        self.is_fork = True
+
+    def end_fork(self, label: bytes) -> NoReturn:
+        """End this fork of a server process, which left the handler `label` that forked it.
+
+        It would answer the requests of its parent a second time, and keep the sockets and pipes of the run open.
+        """
+        text = "code of %s forked this process and did not end it; it is ended now (call os._exit in the child)"
+        logger.error(text, _read_label(label) or "a server")
+        os._exit(1)
 
     def thread_label(self) -> bytes:
         """Return the label of the request that the running thread works for; `NO_LABEL` without one."""
@@ -152,9 +170,12 @@ class ProcessStatus:
         outer = self._threads.get(ident)
         entry = outer[1] if outer else self._free_entries.pop() if self._free_entries else None
         self._write_thread(ident, label, entry)
+        was_fork = self.is_fork
         try:
             yield
         finally:
+            if self.is_fork is not was_fork:
+                self.end_fork(label)
             if outer is not None:
                 self._write_thread(ident, outer[0], entry)
             else:
@@ -176,6 +197,8 @@ class ProcessStatus:
         if os.getpid() != self._pid:
             return
         label = self.thread_label()
+        if label == NO_LABEL and self._view[_CULPRIT_AT : _CULPRIT_AT + LABEL_BYTES] != NO_LABEL:
+            return  # the orderly end of a process that a request has sent SIGTERM
         if label == NO_LABEL:
             label = handler_label(handler_name("", "background", "task"), current_rollout())
         self._view[_CULPRIT_AT : _CULPRIT_AT + LABEL_BYTES] = label
@@ -312,9 +335,8 @@ def run_handler(
 
     Every step of the coroutine writes its label to the shared memory and restores that of the caller, so that the
     memory names the innermost handler that executes. With `context` the coroutine has other context variables: as over
-    HTTP, a handler cannot read or change those of its caller. A separate task would cost more than most handlers; this
-    generator steps the coroutine itself instead: it yields the futures of the coroutine to the event loop, and sends
-    results and errors back. Cancelling the task cancels the coroutine.
+    HTTP, a handler cannot read or change those of its caller. A separate task would cost more: this generator yields
+    the futures of the coroutine to the event loop and sends results back. Cancelling the task cancels the coroutine.
 
     If the coroutine itself cancels the task, which is also that of its caller, only the coroutine is cancelled: the
     `CancelledError` is delivered to it, and the task no longer counts as cancelled.
@@ -323,13 +345,13 @@ def run_handler(
     task = task or asyncio.current_task()
     assert task is not None
     shown, whole = own_status.label, slice(None)
-    caller = bytes(shown)
-    own_cancels = 0  # cancellations of the task by the coroutine
-    cancels = task.cancelling()
+    caller, was_fork = bytes(shown), own_status.is_fork
+    own_cancels, cancels = 0, task.cancelling()  # of the task: by the coroutine, by any code
     shown[whole] = label
     try:
         future = step(coroutine.send, None)
         while True:
+            _ = own_status.is_fork is was_fork or own_status.end_fork(label)
             shown[whole] = caller
             if (count := task.cancelling()) != cancels:
                 own_cancels += max(0, count - cancels)
@@ -351,6 +373,7 @@ def run_handler(
     except StopIteration as returned:
         result: Result = returned.value
     finally:
+        _ = own_status.is_fork is was_fork or own_status.end_fork(label)
         shown[whole] = caller
     if task.cancelling() > cancels:
         own_cancels += task.cancelling() - cancels

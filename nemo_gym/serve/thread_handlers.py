@@ -17,7 +17,7 @@ import anyio.to_thread
 from nemo_gym.serve.process_status import NO_LABEL, own_status
 
 FATAL_SIGNALS = frozenset(
-    {signal.SIGKILL, signal.SIGTERM, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE}
+    {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE}
 )
 
 ResultT = TypeVar("ResultT")

@@ -17,6 +17,7 @@ from nemo_gym.errors import DeadlineExceeded, GymError, IncompleteReply, ServerU
 from nemo_gym.launch import supervisor
 from nemo_gym.launch.ports import OFFLINE_PORT
 from nemo_gym.launch.run import Run
+from nemo_gym.processes import start_ticks
 from nemo_gym.server_utils import ServerClient, get_response_json
 from nemo_gym.transport import call_timing
 from nemo_gym.transport.response_errors import ERROR_HEADER, FAILED_HEADER
@@ -38,6 +39,8 @@ SOURCE = """
             for tool in (self.who, self.wait, self.sleep, self.convolve, self.pattern, self.die, self.burst):
                 app.post(f"/{tool.__name__}")(tool)
             for tool in (self.pause, self.exit_task, self.exit_soon, self.stop, self.cancel, self.break_off):
+                app.post(f"/{tool.__name__}")(tool)
+            for tool in (self.fork, self.fork_exit, self.fork_sync, self.terminate):
                 app.post(f"/{tool.__name__}")(tool)
             for tool in (self.exit_sync, self.exit_executor, self.exit_thread, self.fault, self.close_files, self.lock):
                 app.post(f"/{tool.__name__}")(tool)
@@ -95,6 +98,10 @@ SOURCE = """
         def exit_sync(self) -> dict:
             os._exit(5)
 
+        async def terminate(self) -> dict:
+            os.kill(os.getpid(), 15)
+            await asyncio.sleep(5)
+
         async def exit_executor(self) -> dict:
             await asyncio.to_thread(os._exit, 5)
 
@@ -113,6 +120,21 @@ SOURCE = """
         async def lock(self) -> dict:
             threading.Thread(target=lambda: (time.sleep(0.1), all(itertools.repeat(1))), daemon=True).start()
             await asyncio.sleep(5)
+
+        async def fork(self) -> dict:
+            child = os.fork()
+            return {"child": child}
+
+        async def fork_exit(self) -> dict:
+            child = os.fork()
+            if child == 0:
+                await asyncio.sleep(0.01)
+                raise SystemExit(3)
+            return {"child": child}
+
+        def fork_sync(self) -> dict:
+            child = os.fork()
+            return {"child": child}
 
         async def break_off(self) -> StreamingResponse:
             async def parts():
@@ -248,6 +270,18 @@ async def test_a_thread_that_ends_or_stops_its_process_names_its_rollout(
     assert all(isinstance(problem, ServerUnreachable) for problem in problems)
 
 
+async def test_a_request_that_asks_its_cell_to_end_is_named(tmp_path: Path) -> None:
+    """The orderly end of the process overwrote the culprit, and all rollouts in flight paid with an attempt."""
+    caller = Caller()
+
+    async with Run(config_for(tmp_path), [tmp_path], watch=caller.watch) as run:
+        begin = time.monotonic()
+        await caller.failure(run, "bad", "/terminate", (7, 1))
+        [crash] = await run.find_crashes("bad", begin)
+
+    assert "bad: POST /terminate of rollout 7-1 was running" in str(crash)
+
+
 async def test_a_crash_is_named_to_callers_on_other_event_loops(tmp_path: Path) -> None:
     """A trainer calls from several loops; its error must name the server to look at, as that of the collector does."""
     caller = Caller()
@@ -351,6 +385,22 @@ async def test_a_background_task_or_callback_cannot_end_its_process(tmp_path: Pa
 
     assert {answer["pid"] for answer in answers} == {answers[0]["pid"]}
     assert set(starts) == {1}
+
+
+@pytest.mark.parametrize("hosting", ["cell", "process"])
+@pytest.mark.parametrize("path", ["/fork", "/fork_exit", "/fork_sync"])
+async def test_a_fork_that_leaves_its_handler_is_ended(tmp_path: Path, path: str, hosting: str) -> None:
+    """It ran the event loop of its parent, took the answers of other requests, and the run never ended."""
+    caller = Caller()
+
+    async with Run(config_for(tmp_path, hosting), [tmp_path], watch=caller.watch) as run:
+        children = [(await caller.call(run, "bad", path, (7, 1)))["child"] for _ in range(3)]
+        async with asyncio.timeout(30):
+            while any(map(start_ticks, children)):  # noqa: ASYNC110 - the end of a foreign process
+                await asyncio.sleep(0.01)
+        assert (await caller.call(run, "fine", "/who"))["pid"] not in children
+
+    assert 0 not in children
 
 
 async def test_requests_cancelled_by_another_request_are_innocent(tmp_path: Path) -> None:

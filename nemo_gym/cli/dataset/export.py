@@ -1,6 +1,6 @@
 """Turn rollouts into training data: SFT examples, DPO pairs, RL prompts or token samples, as JSONL or Parquet.
 
-  sft  messages of the best rollout of each task (or of all with at least --min-reward); columns messages, tools, loss_mask
+  sft  messages of the best rollout of each task (or of all with at least --min-reward): messages, tools, loss_mask
   dpo  the best and the worst rollout of each task; columns prompt, chosen, rejected, tools
   rl   one prompt per task with its fields and the rewards of its rollouts; columns prompt, tools, metadata
   samples  the exact tokens of every trainable rollout; columns token_ids, loss_mask, logprobs, reward, group
