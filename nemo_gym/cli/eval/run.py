@@ -15,7 +15,7 @@ import argparse
 import os
 import sys
 import time
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from nemo_gym.errors import ConfigError, GymError, RolloutFailed, ServerUnreacha
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import AsyncIterator
 
     from nemo_gym.cli.shared.collection import Session
     from nemo_gym.cli.shared.eval_request import EvalRequest
@@ -195,14 +196,11 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
     """Collect the rollouts and return the report, also if an error ended the collection early."""
     from nemo_gym import global_config
     from nemo_gym.cli.shared.concurrency import CommandInterrupted, cancel_on
-    from nemo_gym.cli.shared.progress_metrics import progress_metrics
     from nemo_gym.cli.shared.report import LIMIT_KEYS, Report, read_entries
-    from nemo_gym.cli.terminal.live import showing_progress
     from nemo_gym.cli.terminal.progress import Progress
     from nemo_gym.rollout_collection import _get_max_rollout_attempts
     from nemo_gym.serve import gc_tuning
     from nemo_gym.serve.head import HeadServerUnreachable
-    from nemo_gym.serve.metric_sources import showing_metrics
     from nemo_gym.transport import http_sessions
 
     http_sessions.configure(http_sessions.GlobalAIOHTTPAsyncClientConfig.from_global_config(session.config))
@@ -222,10 +220,7 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
             output.notify(f"waiting up to {request.grace:g} s for {len(progress.in_flight)} rollouts in flight")
         return request.grace
 
-    async with AsyncExitStack() as shown:
-        shown.enter_context(showing_metrics(partial(progress_metrics, progress)))
-        view = showing_progress(progress, quiet=args.quiet, wait_query=session.wait_query)
-        await shown.enter_async_context(view)
+    async with _showing(progress, session, quiet=args.quiet):
         try:
             counts = await cancel_on(
                 stop, _run_collector(request, session, progress, quiet=args.quiet), grace=stop_sending
@@ -255,6 +250,18 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
         names = ", ".join(lost_servers)
         problem = ServerUnreachable("ended and will not be restarted", where=names, fix="read its log")
     return replace(report, problem=problem)
+
+
+@asynccontextmanager
+async def _showing(progress: Progress, session: Session, *, quiet: bool) -> AsyncIterator[None]:
+    """Show the progress on the terminal and at `/metrics` of the head server while the block runs."""
+    from nemo_gym.cli.shared.progress_metrics import progress_metrics
+    from nemo_gym.cli.terminal.live import showing_progress
+    from nemo_gym.serve.metric_sources import showing_metrics
+
+    with showing_metrics(partial(progress_metrics, progress)):
+        async with showing_progress(progress, quiet=quiet, wait_query=session.wait_query):
+            yield
 
 
 async def _run_collector(request: EvalRequest, session: Session, progress: Progress, *, quiet: bool) -> OutcomeCounts:
