@@ -15,7 +15,7 @@ import argparse
 import os
 import sys
 import time
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from nemo_gym.errors import ConfigError, GymError, RolloutFailed, ServerUnreacha
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import AsyncIterator
 
     from nemo_gym.cli.shared.collection import Session
     from nemo_gym.cli.shared.eval_request import EvalRequest
@@ -196,15 +197,11 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
     """Collect the rollouts and return the report, also if an error ended the collection early."""
     from nemo_gym import global_config
     from nemo_gym.cli.shared.concurrency import CommandInterrupted, cancel_on
-    from nemo_gym.cli.shared.live_file import live_file
-    from nemo_gym.cli.shared.progress_metrics import progress_metrics
     from nemo_gym.cli.shared.report import LIMIT_KEYS, Report, read_entries
-    from nemo_gym.cli.terminal.live import showing_progress
     from nemo_gym.cli.terminal.progress import Progress
     from nemo_gym.rollout_collection import _get_max_rollout_attempts
     from nemo_gym.serve import gc_tuning
     from nemo_gym.serve.head import HeadServerUnreachable
-    from nemo_gym.serve.metric_sources import showing_metrics
     from nemo_gym.transport import http_sessions
 
     http_sessions.configure(http_sessions.GlobalAIOHTTPAsyncClientConfig.from_global_config(session.config))
@@ -227,11 +224,7 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
     collection, target = request.collection, Path(request.collection.output_jsonl_fpath)
     words = [*command_line(args), *(["--output", str(target)] if request.is_new_folder else [])]
     request = _with_command(request, words)
-    async with AsyncExitStack() as shown:
-        shown.enter_context(showing_metrics(partial(progress_metrics, progress)))
-        view = showing_progress(progress, quiet=args.quiet, wait_query=session.wait_query)
-        await shown.enter_async_context(view)
-        await shown.enter_async_context(live_file(progress, target, session.wait_query))
+    async with _showing(progress, session, target, quiet=args.quiet):
         try:
             counts = await cancel_on(
                 stop, _run_collector(request, session, progress, quiet=args.quiet), grace=stop_sending
@@ -271,6 +264,20 @@ def _lost_servers(session: Session, report: Report) -> GymError | None:
     if not names:
         return None
     return ServerUnreachable("ended and will not be restarted", where=", ".join(names), fix="read its log")
+
+
+@asynccontextmanager
+async def _showing(progress: Progress, session: Session, target: Path, *, quiet: bool) -> AsyncIterator[None]:
+    """Show the progress on the terminal, at `/metrics` of the head server and in the live file during the block."""
+    from nemo_gym.cli.shared.live_file import live_file
+    from nemo_gym.cli.shared.progress_metrics import progress_metrics
+    from nemo_gym.cli.terminal.live import showing_progress
+    from nemo_gym.serve.metric_sources import showing_metrics
+
+    with showing_metrics(partial(progress_metrics, progress)):
+        view = showing_progress(progress, quiet=quiet, wait_query=session.wait_query)
+        async with view, live_file(progress, target, session.wait_query):
+            yield
 
 
 async def _run_collector(request: EvalRequest, session: Session, progress: Progress, *, quiet: bool) -> OutcomeCounts:
