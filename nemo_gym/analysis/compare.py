@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nemo_gym.analysis.comparability import RunDifference, run_differences
@@ -61,7 +61,7 @@ COST_FACTS = (
 def compare_two(first: RunScores, second: RunScores) -> dict[str, Any]:
     """Compare the second run with the first, over the tasks that both scored, as JSON data."""
     tasks = sorted(first.means.keys() & second.means.keys())
-    paired = paired_difference([second.means[task] - first.means[task] for task in tasks])
+    paired = _within_scale(paired_difference([second.means[task] - first.means[task] for task in tasks]), first, second)
     differences = run_differences(first.identity, second.identity)
     flips = find_flips(first, second, tasks)
     is_points = _is_share(first, second)
@@ -132,7 +132,8 @@ def compare_subsets(first: RunScores, second: RunScores, tasks: Sequence[int]) -
             if value:
                 groups.setdefault(value, []).append(task)
         for value in sorted(groups) if len(groups) > 1 else ():
-            paired = paired_difference([second.means[task] - first.means[task] for task in groups[value]])
+            changes = [second.means[task] - first.means[task] for task in groups[value]]
+            paired = _within_scale(paired_difference(changes), first, second)
             assert paired is not None  # a group has a task
             means = [_mean([run.means[task] for task in groups[value]]) for run in (first, second)]
             facts = {"mean_difference": paired.mean, "interval_95": _interval(paired), "p": paired.p}
@@ -257,6 +258,14 @@ def _amount(value: float, is_points: bool) -> str:
 
 def _interval(paired: PairedDifference | None) -> list[float] | None:
     return None if paired is None or paired.low is None or paired.high is None else [paired.low, paired.high]
+
+
+def _within_scale(paired: PairedDifference | None, *runs: RunScores) -> PairedDifference | None:
+    """Return the difference with its interval cut at the largest difference that the scale of the rewards allows."""
+    if paired is None or paired.low is None or paired.high is None:
+        return paired
+    low, high = _scale(*runs)
+    return replace(paired, low=max(low - high, paired.low), high=min(high - low, paired.high))
 
 
 def _scale(*runs: RunScores) -> tuple[float, float]:

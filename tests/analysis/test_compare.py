@@ -180,3 +180,14 @@ def test_many_different_means_are_drawn_on_a_grid() -> None:
 
     assert len(points) <= 21 * 21
     assert sum(point["count"] for point in points) == 2000
+
+
+def test_no_interval_leaves_the_scale_of_the_rewards() -> None:
+    """A difference of more than 100 points cannot be."""
+    first = scores("a", {task: float(task < 4) for task in range(12)})
+    second = scores("b", {task: float(task != 1) for task in range(12)})
+
+    result = compare_two(first, second)
+
+    assert result["interval_95"][1] == 1.0
+    assert "– 100.0; 8 tasks flipped up, 1 down." in result["sentence"]

@@ -5,6 +5,7 @@ import logging
 import time
 
 import aiohttp
+import orjson
 import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
@@ -314,6 +315,22 @@ async def test_every_outcome_says_how_long_it_took_and_the_answered_ones_where_t
         ["agent", "model", "queue", "seed_session", "tools", "verify"],
     ]
     assert records[1]["_ng_failure"]["seconds"] == pytest.approx(records[1]["_ng_seconds"], abs=1e-3)
+
+
+async def test_a_failed_rollout_keeps_its_conversation_with_the_turns_beside_it():
+    """The page of a failure shows what it had cost until then; a response has no such fields, so they are moved out."""
+    records = []
+    turns = {"_ng_turns": [[1, 9, 0, 4, 0]], "_ng_turn_seconds": [[2.0, 0.5], [0.1, 0.0]]}
+
+    async def send(_):
+        error = AgentFailed("502 from the agent", where="simple_agent")
+        error.response_content = orjson.dumps({"_ng_error": "502", "response": {"output": [], **turns}})
+        raise error
+
+    await collect(jobs_of(1), send, [lambda outcome: records.append(outcome_record(outcome))])
+
+    assert {name: records[0][name] for name in turns} == turns
+    assert records[0]["response"] == {"output": []}
 
 
 class Monitor:

@@ -248,12 +248,14 @@
   }
 
   function ManyRuns({ numbers, result, isPoints }) {
+    const hasModel = result.runs.some((/** @type {any} */ row) => row.model);
+    const hasCost = result.runs.some((/** @type {any} */ row) => row.dollars !== undefined);
     const half = halfWidth(result.runs);
     const edge = format.number(points(half, isPoints), isPoints ? 0 : 2);
     return html`<section class="card" aria-label="Verdict"><div class="padded"><p class="say">${result.sentence}</p><p class="t2 gap-top">Each run against A, paired by task; p values are corrected for ${format.plural(result.runs.length - 1, "comparison")} (Holm).</p></div>
-      <div class="scrollx" tabindex="0" role="group" aria-label="Table"><table class="tbl"><thead><tr><th>Run</th><th>Model</th><th class="n">Mean</th><th class="n">Against A</th><th class="forest-head"><span>−${edge}</span><span>0</span><span>+${edge}</span></th><th class="n">p</th><th>Flips</th><th>Verdict</th><th class="n">Cost</th></tr></thead><tbody>${result.runs.map(
+      <div class="scrollx" tabindex="0" role="group" aria-label="Table"><table class="tbl"><thead><tr><th>Run</th>${hasModel ? html`<th>Model</th>` : null}<th class="n">Mean</th><th class="n">Against A</th><th class="forest-head wide"><span>−${edge}</span><span>0</span><span>+${edge}</span></th><th class="n">p</th><th>Flips</th><th>Verdict</th>${hasCost ? html`<th class="n">Cost</th>` : null}</tr></thead><tbody>${result.runs.map(
         (/** @type {any} */ row, /** @type {number} */ place) =>
-          html`<tr key=${row.number}><td><span class="row"><${ui.RunTag} letter=${LETTERS[place]} />${place ? html`<a class="plain-link" href=${router.compareAddress([numbers[0], row.number])}>${row.title ?? row.name}</a>` : (row.title ?? row.name)}</span></td><td class="mono t2 small-mono">${row.model}</td><td class="n">${row.mean === null ? "–" : html`<${ui.RewardChip} reward=${row.mean} digits=${3} cell />`}</td><td class="n">${place ? html`<${ui.Delta} value=${points(row.mean_difference, isPoints)} digits=${isPoints ? 1 : 3} />` : html`<span class="t3">baseline</span>`}</td><td>${place && row.mean_difference !== null ? html`<${charts.Forest} value=${row.mean_difference} low=${row.interval_95?.[0]} high=${row.interval_95?.[1]} from=${-half} to=${half} zero width=${240} />` : null}</td><td class="n t2">${place ? formatP(row.p_corrected) : ""}</td><td class="t2 num">${place ? `▲ ${row.flips.up}  ▼ ${row.flips.down}` : ""}</td><td>${
+          html`<tr key=${row.number}><td><span class="row"><${ui.RunTag} letter=${LETTERS[place]} />${place ? html`<a class="plain-link" href=${router.compareAddress([numbers[0], row.number])}>${row.title ?? row.name}</a>` : (row.title ?? row.name)}</span></td>${hasModel ? html`<td class="mono t2 small-mono">${row.model}</td>` : null}<td class="n">${row.mean === null ? "–" : html`<${ui.RewardChip} reward=${row.mean} digits=${3} cell />`}</td><td class="n">${place ? html`<${ui.Delta} value=${points(row.mean_difference, isPoints)} digits=${isPoints ? 1 : 3} />` : html`<span class="t3">baseline</span>`}</td><td>${place && row.mean_difference !== null ? html`<${charts.Forest} value=${row.mean_difference} low=${row.interval_95?.[0]} high=${row.interval_95?.[1]} from=${-half} to=${half} zero width=${240} />` : null}</td><td class="n t2">${place ? formatP(row.p_corrected) : ""}</td><td class="t2 num">${place ? `▲ ${row.flips.up}  ▼ ${row.flips.down}` : ""}</td><td>${
             !place
               ? ""
               : row.comparable
@@ -262,7 +264,7 @@
                     .filter((/** @type {any} */ each) => each.breaking)
                     .map((/** @type {any} */ each) => each.text)
                     .join("\n")}>not comparable</span>`
-          }</td><td class="n">${row.dollars === undefined ? "" : format.money(row.dollars)}</td></tr>`,
+          }</td>${hasCost ? html`<td class="n">${row.dollars === undefined ? "" : format.money(row.dollars)}</td>` : null}</tr>`,
       )}</tbody></table></div></section>`;
   }
 
