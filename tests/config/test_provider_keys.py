@@ -5,6 +5,7 @@ import pytest
 from nemo_gym.config.provider_keys import adopt_provider_key
 
 ENVIRON = {"OPENAI_API_KEY": "sk-openai", "ANTHROPIC_API_KEY": "sk-ant", "AZURE_OPENAI_API_KEY": "k3y-of-azure"}
+ENVIRON |= {"GEMINI_API_KEY": "k3y-of-gemini", "OPENROUTER_API_KEY": "sk-or"}
 
 
 @pytest.mark.parametrize(
@@ -13,6 +14,8 @@ ENVIRON = {"OPENAI_API_KEY": "sk-openai", "ANTHROPIC_API_KEY": "sk-ant", "AZURE_
         ("https://api.openai.com/v1", "OPENAI_API_KEY"),
         ("https://api.anthropic.com/v1", "ANTHROPIC_API_KEY"),
         ("https://mine.openai.azure.com/openai/v1", "AZURE_OPENAI_API_KEY"),
+        ("https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY"),
+        ("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
     ],
 )
 def test_the_key_of_the_provider_is_used_and_reported(url, variable):
@@ -29,7 +32,7 @@ def test_the_key_of_the_provider_is_used_and_reported(url, variable):
     "url",
     [
         "http://127.0.0.1:8000/v1",
-        "https://openrouter.ai/api/v1",
+        "https://openrouter.ai.evil.example/api/v1",
         "https://api.openai.com.evil.example/v1",
         "https://evil.example/api.openai.com",
         "https://api.openai.com@evil.example/v1",
