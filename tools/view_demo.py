@@ -168,10 +168,10 @@ def _verdict(task: DemoTask, extracted: str, *, is_right: bool, has_partial: boo
     }
     if is_right or task.agent not in ("math_with_code", "equivalence_judge") or not extracted:
         return verdict
-    asked = f"Do both answers state the same?\n\nAnswer A: {extracted}\nAnswer B: {task.answer}"
+    question = f"Do both answers state the same?\n\nAnswer A: {extracted}\nAnswer B: {task.answer}"
     answered = "The answers differ, so they are not equivalent. [[A!=B]]"
     judge = {
-        "responses_create_params": {"input": [{"role": "user", "content": asked}]},
+        "responses_create_params": {"input": [{"role": "user", "content": question}]},
         "response": _message_response(answered),
         "verdict_label": "[[A!=B]]",
     }

@@ -110,8 +110,8 @@ class DemoTask:
             return [[thought, call, tool_output(f"call_{self.number}", str(self.number * 39))], [final]]
         if self.agent == "workplace_assistant":
             call = tool_call("project_management_search_tasks", {"query": "Rotate the API keys"}, "call_1")
-            found = tool_output("call_1", json.dumps({"task_id": "00000388", "list": "In review"}))
-            return [[call, found], [final]]
+            status = tool_output("call_1", json.dumps({"task_id": "00000388", "list": "In review"}))
+            return [[call, status], [final]]
         return [[thought, final]]
 
 

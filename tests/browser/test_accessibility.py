@@ -42,10 +42,10 @@ def test_no_page_has_a_serious_violation(
         page.locator(ready).first.wait_for()
         page.wait_for_function("!document.querySelector('main [aria-busy=\"true\"]')")
         page.add_script_tag(path=str(AXE))
-        for found in page.evaluate("async () => (await axe.run()).violations"):
-            if found["impact"] in GRAVE:
-                places = [f"{node['html'][:160]} {node['failureSummary'][:200]}" for node in found["nodes"][:3]]
-                violations.append((name, found["id"], places))
+        for violation in page.evaluate("async () => (await axe.run()).violations"):
+            if violation["impact"] in GRAVE:
+                places = [f"{node['html'][:160]} {node['failureSummary'][:200]}" for node in violation["nodes"][:3]]
+                violations.append((name, violation["id"], places))
         keep(page, f"axe-{name}-{width}-{theme}")
     context.close()
 

@@ -54,9 +54,9 @@ INERT = r"""
 @pytest.fixture
 def requests_elsewhere(page: Any) -> list[str]:
     """The addresses of other hosts that the page asked for."""
-    found: list[str] = []
-    page.on("request", lambda request: None if "127.0.0.1" in request.url else found.append(request.url))
-    return found
+    addresses: list[str] = []
+    page.on("request", lambda request: None if "127.0.0.1" in request.url else addresses.append(request.url))
+    return addresses
 
 
 def assert_inert(page: Any) -> None:
