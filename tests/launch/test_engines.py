@@ -98,7 +98,7 @@ def test_what_cannot_be_sent_is_named(folder, tmp_path, monkeypatch):
 
 
 def test_a_node_with_other_code_is_refused_by_what_differs():
-    """Rollouts of two versions in one output cannot be told apart later."""
+    """Nothing in an output says which version of the code made a rollout."""
     here = code_versions()
     assert version_differences(here, dict(here)) == []
     (difference,) = version_differences(here, {**here, "python": "3.9.0"})
