@@ -56,6 +56,7 @@ def test_the_local_engine_is_the_run_itself(tmp_path):
 
 
 def test_without_ray_the_option_names_the_extra(monkeypatch):
+    """A user must not have to guess which package is missing."""
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"nemo-gym\[ray\]"):
         choose_engine({"engine": "ray"})
@@ -83,6 +84,7 @@ def test_component_folders_travel_without_tests_and_arrive_once(folder, tmp_path
 
 
 def test_what_cannot_be_sent_is_named(folder, tmp_path, monkeypatch):
+    """The error names the file and the way around it."""
     paths = archive_paths([instance_at(folder)], [], tmp_path)
     os.mkfifo(folder / "pipe")
     with pytest.raises(ConfigError, match=r"(?s)no ordinary file.*node_shared_path"):
@@ -96,6 +98,7 @@ def test_what_cannot_be_sent_is_named(folder, tmp_path, monkeypatch):
 
 
 def test_a_node_with_other_code_is_refused_by_what_differs():
+    """Nothing in an output says which version of the code made a rollout."""
     here = code_versions()
     assert version_differences(here, dict(here)) == []
     (difference,) = version_differences(here, {**here, "python": "3.9.0"})
@@ -104,6 +107,7 @@ def test_a_node_with_other_code_is_refused_by_what_differs():
 
 
 def test_the_message_of_ray_about_versions_becomes_one_line():
+    """The message of Ray has five lines and does not say what to do."""
     error = _explain(VERSION_MISMATCH, "10.0.0.1:6379")
 
     assert "Ray 2.58.0 there, 2.60.0 here; Python 3.11.7 there, 3.12.4 here" in str(error)
@@ -111,6 +115,7 @@ def test_the_message_of_ray_about_versions_becomes_one_line():
 
 
 def test_too_few_nodes_and_missing_resources_are_told_apart():
+    """One is cured by more nodes, the other by another reservation."""
     nodes = [
         ClusterNode("a", "10.0.0.1", {"CPU": 8.0, "node:10.0.0.1": 1.0}),
         ClusterNode("b", "10.0.0.2", {"GPU": 1.0}),
@@ -123,12 +128,14 @@ def test_too_few_nodes_and_missing_resources_are_told_apart():
 
 
 def test_reservations_are_positive_numbers():
+    """A reservation of nothing would place every run on one node."""
     assert RayOptions.from_config({}).resources == {"CPU": 1.0}
     with pytest.raises(ConfigError, match="CPU must be a positive number"):
         RayOptions.from_config({"node_resources": {"CPU": True}})
 
 
 def test_a_limit_on_requests_is_divided_so_that_it_holds_for_all_nodes(folder):
+    """The endpoint does not know that its callers are several machines."""
     config = {"model": {"responses_api_models": {"mine": {"max_concurrent_requests": 8}}}}
     parts = [
         share_limits(config, [instance_at(folder)], number, 3)["model"]["responses_api_models"]["mine"]

@@ -108,6 +108,7 @@ RAY_JOB = {
 
 
 def test_the_manifest_has_the_fields_of_a_ray_job():
+    """A misspelt field is ignored by Kubernetes without a word."""
     manifest = yaml.safe_load(MANIFEST.read_text())
     jsonschema.Draft202012Validator(RAY_JOB).validate(manifest)
 
@@ -118,6 +119,7 @@ def test_the_manifest_has_the_fields_of_a_ray_job():
 
 
 def test_the_entrypoint_is_a_command_for_as_many_nodes_as_the_manifest_starts():
+    """People copy the manifest as it is."""
     manifest = yaml.safe_load(MANIFEST.read_text())
     program, *words = shlex.split(manifest["spec"]["entrypoint"])
     args = build_parser(words)[0].parse_args(words)

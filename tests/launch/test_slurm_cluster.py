@@ -89,12 +89,14 @@ def test_only_what_a_resume_can_finish_is_a_failure(tmp_path, gcs_port, status, 
 
 
 def test_the_chain_ends(tmp_path, gcs_port):
+    """A chain without an end would hold its nodes."""
     _, calls = run_script(make_config(tmp_path, gcs_port, jobs=3), tmp_path, 130, GYM_JOBS_LEFT="0")
 
     assert not [call for call in calls if call.startswith("sbatch")]
 
 
 def test_the_evaluation_stops_before_the_walltime(tmp_path):
+    """What is in flight at the walltime is lost."""
     (script,) = job_scripts(make_config(tmp_path, 6379, "02:00:00", stop_minutes_before_end=15), "1")
 
     assert "timeout --signal=TERM --kill-after=120 6300 srun" in script.text
@@ -106,9 +108,11 @@ def test_the_evaluation_stops_before_the_walltime(tmp_path):
     ("text", "seconds"), [("04:00:00", 14400), ("1-12:00:00", 129600), ("0:30", 1800), ("2-00:00", 172800)]
 )
 def test_walltimes_are_read_as_slurm_reads_them(text, seconds):
+    """Slurm has several forms of a time."""
     assert walltime_seconds(text) == seconds
 
 
 def test_another_form_of_a_walltime_is_an_error():
+    """A guess would stop the run at a wrong time."""
     with pytest.raises(ConfigError, match="is not a walltime"):
         walltime_seconds("four hours")

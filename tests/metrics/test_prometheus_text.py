@@ -13,6 +13,7 @@ def job(number):
 
 
 def test_values_labels_and_buckets_are_written_as_the_format_asks():
+    """A scraper drops the whole page for one malformed line."""
     histogram = LatencyHistogram()
     for seconds in (0.005, 0.2, 99999.0):
         histogram.add(seconds)
@@ -51,6 +52,7 @@ def test_a_run_shows_outcomes_and_nodes():
 
 
 def test_quantiles_lie_in_their_bucket():
+    """The report shows them as the latency of a node."""
     histogram = LatencyHistogram()
     assert histogram.quantile(0.5) is None
     assert histogram.mean is None

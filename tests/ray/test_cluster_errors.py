@@ -22,17 +22,20 @@ def test_no_cluster_answers_at_the_address(workspace):
 
 
 def test_a_resource_that_no_node_has_is_named(cluster, workspace):
+    """Ray itself would wait for such a node without an end."""
     error = error_of(workspace, "--ray-address", cluster.address, "+node_resources={quantum: 1}")
     assert "no node has quantum 1" in error
     assert "CPU 1" in error
 
 
 def test_fewer_nodes_than_asked_for(cluster, workspace):
+    """The run must not silently be smaller."""
     words = ("--nodes", "9", "+node_start_timeout_seconds=1")
     assert "9 nodes are wanted, but the cluster has" in error_of(workspace, "--ray-address", cluster.address, *words)
 
 
 def test_a_file_that_cannot_be_sent(cluster, workspace):
+    """The error names the file and the shared path."""
     error = error_of(workspace, "--ray-address", cluster.address, "+node_files=[missing.json]")
     assert "missing.json does not exist" in error
     assert "node_shared_path" in error
@@ -40,4 +43,5 @@ def test_a_file_that_cannot_be_sent(cluster, workspace):
 
 @pytest.mark.parametrize("amount", ["0", "many"])
 def test_a_reservation_must_be_a_positive_number(workspace, amount):
+    """It is reported before anything starts."""
     assert "must be a positive number" in error_of(workspace, f"+node_resources={{CPU: {amount}}}")

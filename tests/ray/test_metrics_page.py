@@ -7,6 +7,7 @@ from nemo_gym.metrics.prometheus_text import MetricFamily, format_metrics
 
 
 def test_the_library_of_prometheus_reads_the_page():
+    """It reads what any scraper reads."""
     histogram = LatencyHistogram()
     histogram.add(2.0)
     families = [MetricFamily("a_seconds", "histogram", "Times.", [({"n": 'a"b\n'}, histogram)])]

@@ -52,6 +52,7 @@ def test_tickets_of_a_lost_node_come_first():
 
 
 def test_silence_ends_leases_and_a_sign_of_life_renews_them():
+    """A node that is cut off must not keep its rollouts."""
     table = table_with("a", "b", lease_seconds=10)
     table.hear("a", 5.0)
 
@@ -84,6 +85,7 @@ def test_a_ticket_that_is_lost_with_every_node_is_given_up():
 
 
 def test_the_last_tickets_get_a_copy_on_an_idle_node():
+    """The end of a run waits for its slowest node."""
     table = table_with("a", window=200)
     for ticket in range(100):
         table.offer(ticket)
@@ -99,6 +101,7 @@ def test_the_last_tickets_get_a_copy_on_an_idle_node():
 
 
 def test_misuse_is_an_error():
+    """A ticket offered twice would be run twice."""
     table = table_with("a")
     table.offer(1)
     with pytest.raises(ValueError, match="open already"):

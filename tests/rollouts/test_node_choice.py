@@ -23,6 +23,7 @@ def client_of(**config):
 
 
 async def test_rollouts_are_spread_and_a_dead_node_is_avoided():
+    """A dead node answers fastest, with an error: it must not get every rollout."""
     now = [0.0]
     nodes = NodeClients(client_of(node_addresses=NODES), clock=lambda: now[0])
     async with nodes.least_loaded() as first, nodes.least_loaded() as second:
@@ -42,6 +43,7 @@ async def test_rollouts_are_spread_and_a_dead_node_is_avoided():
 
 
 async def test_clients_of_one_machine_have_no_nodes():
+    """The path of a single machine stays as it was."""
     assert node_clients(client_of()) is None
 
 
