@@ -1,11 +1,13 @@
 """The columns of the table: which ones have values, their ranges, and their values in a row."""
 
+import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nemo_gym.view.database import RunDatabase
 from nemo_gym.view.filters import NAMES_IN_FILTERS
-from nemo_gym.view.table_row import PHASES, TEXT_COLUMNS
+from nemo_gym.view.table_row import MODEL_LABEL, PHASES, TEXT_COLUMNS
 
 MAX_VALUES = 30
 TITLES = {
@@ -66,24 +68,32 @@ def _name_and_title(column: str) -> dict[str, Any]:
 
 
 def _name_columns(run: RunDatabase) -> list[dict[str, Any]]:
-    """Return the columns with few short values, and these values."""
-    columns, sql = [], run.columns()
+    """Return the columns with few short values, and these values, the most frequent first."""
     labels = run.label_names()
+    counts: dict[str, Counter[str]] = {name: Counter() for name in (*_NAMES, *labels, "annotation")}
     with run.connection() as database:
-        for name in (*_NAMES, *labels, "annotation"):
-            query = (
-                f"SELECT {sql[name]} AS value, count(*) FROM rollouts r WHERE r.current GROUP BY 1"
-                " HAVING value != '' ORDER BY 2 DESC LIMIT ?"
-            )
-            counts = database.execute(query, (MAX_VALUES,)).fetchall()
-            if counts:
-                facts = {"kind": "name", "group": "label" if name in labels else "main"}
-                key = {"key": f"labels.{name}"} if name in labels else {}
-                key = {"key": "annotation.verdict"} if name == "annotation" else key
-                values = [value for value, _ in counts]
-                columns.append(
-                    {**_name_and_title(name), **key, **facts, "count": sum(n for _, n in counts), "values": values}
-                )
+        for name in _NAMES:
+            if name != MODEL_LABEL:
+                query = f"SELECT {name}, count(*) FROM rollouts WHERE current AND {name} != '' GROUP BY 1"
+                counts[name].update(dict(database.execute(query)))
+        sets = dict(database.execute("SELECT id, text FROM label_sets"))
+        query = "SELECT labels, count(*) FROM rollouts WHERE current AND labels IS NOT NULL GROUP BY 1"
+        for number, count in database.execute(query):
+            for name, value in json.loads(sets[number]).items():
+                if name in counts:
+                    counts[name][value] += count
+        counts["annotation"].update(
+            dict(database.execute("SELECT verdict, count(*) FROM annotations WHERE verdict != '' GROUP BY 1"))
+        )
+    columns = []
+    for name, values in counts.items():
+        if values:
+            key = {"key": f"labels.{name}"} if name in labels else {}
+            key = {"key": "annotation.verdict"} if name == "annotation" else key
+            group = "label" if name in labels else "main"
+            facts = {"kind": "name", "group": group, "count": values.total()}
+            listed = [value for value, _ in values.most_common(MAX_VALUES)]
+            columns.append({**_name_and_title(name), **key, **facts, "values": listed})
     return columns
 
 

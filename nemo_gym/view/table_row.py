@@ -29,6 +29,7 @@ NOT_COMPONENTS = frozenset(
         *LABEL_NAMES,
     }
 )
+_LABEL_SET = frozenset(LABEL_NAMES)
 METADATA_NAMES = ("verifier_metadata", "metadata", "extra_info")
 MODEL_LABEL = "model"
 LONGEST_LABEL = 60
@@ -140,9 +141,9 @@ def reward_components(record: Mapping[str, Any]) -> dict[str, float]:
 def row_labels(record: Mapping[str, Any]) -> dict[str, str]:
     """Return the names by which a rollout is grouped: its model, and fields of its row such as `difficulty`."""
     labels = {MODEL_LABEL: model[:LONGEST_LABEL]} if (model := StoredRollout(record).model) else {}
-    for source in (record, *(_mapping(record.get(name)) for name in METADATA_NAMES)):
-        for name in LABEL_NAMES:
-            value = source.get(name)
+    for source in (record, *(record[name] for name in METADATA_NAMES if isinstance(record.get(name), dict))):
+        for name in _LABEL_SET.intersection(source):
+            value = source[name]
             if name not in labels and isinstance(value, str | int) and 0 < len(text := str(value)) <= LONGEST_LABEL:
                 labels[name] = text
     return labels
