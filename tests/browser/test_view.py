@@ -144,7 +144,7 @@ def test_a_filter_without_a_result_says_which_part_is_to_blame(page: Any, make: 
         page.goto(f"{url}#/run/0/rollouts?where=reward+%3E+5+and+turns+%3E+0")
         page.get_by_text("No rollout matches this filter").wait_for()
         page.get_by_role("button", name="Keep only").click()
-        page.locator("#range", has_text="of 20").wait_for()
+        page.locator("#range", has_text="of 19").wait_for()
 
 
 def test_a_run_that_goes_on_is_announced_and_not_pushed_under_the_pointer(page: Any, make: Make) -> None:

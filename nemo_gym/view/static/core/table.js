@@ -138,7 +138,10 @@
     }, []);
     useEffect(() => {
       need(first, Math.max(last, first + 1));
-      onVisible?.(total ? first : 0, Math.min(total, first + Math.max(1, Math.floor(shape.visible))));
+      onVisible?.(
+        total ? first : 0,
+        Math.min(total, Math.max(first + 1, Math.floor(shape.first(scrollTop) + shape.visible + 0.01))),
+      );
     });
     useLayoutEffect(() => {
       // bring the selected row into view
