@@ -159,7 +159,7 @@
       ],
     ]);
 
-    const close = () => setDialog(null);
+    const close = () => setDialog((/** @type {any} */ current) => (current === dialog ? null : current)); // a late event of the last dialog
     const skip = (/** @type {Event} */ event) => {
       event.preventDefault();
       main.current?.focus();
