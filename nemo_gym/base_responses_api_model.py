@@ -291,15 +291,18 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
         answer = await self._ask(method, request, accepted)
         if names and not isinstance(answer, Response):
             return _as_json(split_response(_as_data(answer), names))
-        if isinstance(answer, NeMoGymResponse):
-            return with_numeric_usage(answer)
+        answer = self._with_token_counts(answer)
         return answer if isinstance(answer, BaseModel) else _as_json(answer)
+
+    def _with_token_counts(self, answer: Any) -> Any:
+        """Return the answer of the model with every token count, if this server reports all of them."""
+        if self.REPORTS_EVERY_COUNT and isinstance(answer, NeMoGymResponse | NeMoGymChatCompletion):
+            return with_numeric_usage(answer)
+        return answer
 
     def _json_answer(self, answer: Any) -> Response:
         """Return the answer of the model as JSON, with every token count if this server reports them."""
-        if self.REPORTS_EVERY_COUNT and isinstance(answer, NeMoGymResponse | NeMoGymChatCompletion):
-            answer = with_numeric_usage(answer)
-        return _as_json(answer)
+        return _as_json(self._with_token_counts(answer))
 
     async def _answer_chat(self, method: ModelMethod, request: Request, body: dict[str, Any]) -> Response:
         """Answer a Chat Completions request as JSON or as a stream."""

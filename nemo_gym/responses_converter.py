@@ -110,7 +110,7 @@ class ResponsesConverter(BaseModel):
 
     @staticmethod
     def _wrap_reasoning_in_think_tags(texts: Iterable[str]) -> str:
-        return wrap_in_think_tags(texts)
+        return wrap_in_think_tags(filter(None, texts))
 
     @classmethod
     def _parse_think_tags(cls, content: str) -> tuple[list[str], str]:

@@ -52,8 +52,8 @@ _FILE_KEYS = ("file_data", "file_id", "filename")
 
 
 def wrap_in_think_tags(texts: Iterable[str]) -> str:
-    """Return texts of reasoning as they stand in the text of a Chat message; empty ones are left out."""
-    return "".join(f"<think>{text}</think>" for text in texts if text)
+    """Return texts of reasoning as they stand in the text of a Chat message."""
+    return "".join(f"<think>{text}</think>" for text in texts)
 
 
 def parse_think_tags(content: str) -> tuple[list[str], str]:

@@ -148,7 +148,8 @@ class ChunkPreparer:
                 return b"", [*problems, result]
             filled = result
             # Integers beyond 64 bits are written exactly, but checked as floats, because servers parse them as floats.
-            row = {**row, PARAMS: {**(row.get(PARAMS) or {}), "input": filled[PARAMS]["input"]}}
+            params = row.get(PARAMS)
+            row = {**row, PARAMS: {**(params if isinstance(params, dict) else {}), "input": filled[PARAMS]["input"]}}
         request = self._checker.parse_request(row)
         if request is None:
             problems += row_problems(row)

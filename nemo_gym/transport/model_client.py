@@ -50,7 +50,7 @@ from nemo_gym.wire.call_reply import replace_surrogates
 
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
-RATE_LIMIT_ERROR_CODES = sorted(MODEL_CALL.statuses)
+RATE_LIMIT_ERROR_CODES = sorted(MODEL_CALL.statuses - {529})  # 529 is of Anthropic alone; the list is public
 RETRY_ERROR_CODES = [*RATE_LIMIT_ERROR_CODES, *sorted(MODEL_CALL.few_attempts_statuses)]
 MAX_NUM_TRIES = MODEL_CALL.few_attempts  # what model servers written for NeMo Gym pass as `max_http_attempts`
 
