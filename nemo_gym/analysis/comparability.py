@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-DATA, VERIFIER, PROMPT, SAMPLING, MODEL, AGENT, CODE = (
-    "data", "verifier", "prompt", "sampling", "model", "agent", "code",
+DATA, SELECTION, VERIFIER, PROMPT, SAMPLING, MODEL, AGENT, CODE = (
+    "data", "selection", "verifier", "prompt", "sampling", "model", "agent", "code",
 )  # fmt: skip
 BREAKING = frozenset({DATA, VERIFIER})
 MAX_DIFFERENCES = 40
@@ -43,7 +43,10 @@ def run_differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list
 
 def _data(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[RunDifference]:
     one, two = first.get("rows"), second.get("rows")
-    if one and two and one != two:
+    if one and two and one != two and _mapping(first.get("input")) and first.get("input") == second.get("input"):
+        # Rows keep the number that they have in the whole file, so the tasks of both runs are the same ones.
+        yield RunDifference(SELECTION, "other rows of the same file were selected: only the common tasks are compared")
+    elif one and two and one != two:
         names = [_mapping(run.get("input")).get("name") for run in (first, second)]
         files = f" ({names[0]}, {names[1]})" if names[0] and names[1] and names[0] != names[1] else ""
         yield RunDifference(DATA, f"the input rows differ{files}: the same task number may be another task")

@@ -7,6 +7,8 @@ from typing import Any
 
 from nemo_gym.analysis.comparability import RunDifference, run_differences
 from nemo_gym.analysis.paired_tests import PairedDifference, holm, paired_difference
+from nemo_gym.metrics.column_statistics import is_failure
+from nemo_gym.metrics.intervals import ROUNDING
 from nemo_gym.wire.stored_rollout import StoredRollout
 
 LEVEL = 0.05
@@ -33,11 +35,11 @@ class RunScores:
 
     @classmethod
     def from_records(cls, name: str, records: Iterable[Mapping[str, Any]], **facts: Any) -> "RunScores":
-        """Build the scores from stored records; records without a reward are left out."""
+        """Build the scores from stored records; failed and masked ones are left out."""
         totals: dict[int, list[float]] = {}
         for record in records:
             stored = StoredRollout(record)
-            if stored.reward is not None:
+            if stored.reward is not None and not is_failure(record):
                 totals.setdefault(stored.key.task, []).append(stored.reward)
         means = {task: sum(rewards) / len(rewards) for task, rewards in totals.items()}
         return cls(name, means, {task: len(rewards) for task, rewards in totals.items()}, **facts)
@@ -61,7 +63,8 @@ COST_FACTS = (
 def compare_two(first: RunScores, second: RunScores) -> dict[str, Any]:
     """Compare the second run with the first, over the tasks that both scored, as JSON data."""
     tasks = sorted(first.means.keys() & second.means.keys())
-    paired = _within_scale(paired_difference([second.means[task] - first.means[task] for task in tasks]), first, second)
+    changes = [_change(first.means[task], second.means[task]) for task in tasks]
+    paired = _within_scale(paired_difference(changes), first, second)
     differences = run_differences(first.identity, second.identity)
     flips = find_flips(first, second, tasks)
     is_points = _is_share(first, second)
@@ -70,8 +73,8 @@ def compare_two(first: RunScores, second: RunScores) -> dict[str, Any]:
         "only_first": len(first.means) - len(tasks),
         "only_second": len(second.means) - len(tasks),
         "means": [_mean([run.means[task] for task in tasks]) for run in (first, second)],
-        "better": sum(second.means[task] > first.means[task] for task in tasks),
-        "worse": sum(second.means[task] < first.means[task] for task in tasks),
+        "better": sum(change > 0 for change in changes),
+        "worse": sum(change < 0 for change in changes),
         "mean_difference": None if paired is None else paired.mean,
         "interval_95": _interval(paired),
         "p": None if paired is None else paired.p,
@@ -132,7 +135,7 @@ def compare_subsets(first: RunScores, second: RunScores, tasks: Sequence[int]) -
             if value:
                 groups.setdefault(value, []).append(task)
         for value in sorted(groups) if len(groups) > 1 else ():
-            changes = [second.means[task] - first.means[task] for task in groups[value]]
+            changes = [_change(first.means[task], second.means[task]) for task in groups[value]]
             paired = _within_scale(paired_difference(changes), first, second)
             assert paired is not None  # a group has a task
             means = [_mean([run.means[task] for task in groups[value]]) for run in (first, second)]
@@ -258,6 +261,12 @@ def _amount(value: float, is_points: bool) -> str:
 
 def _interval(paired: PairedDifference | None) -> list[float] | None:
     return None if paired is None or paired.low is None or paired.high is None else [paired.low, paired.high]
+
+
+def _change(before: float, after: float) -> float:
+    """Return the change of a mean; 0 for what comes from rounding, because repeats may be summed in another order."""
+    change = after - before
+    return 0.0 if abs(change) <= ROUNDING * max(abs(before), abs(after)) else change
 
 
 def _within_scale(paired: PairedDifference | None, *runs: RunScores) -> PairedDifference | None:

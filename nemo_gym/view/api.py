@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -174,8 +175,9 @@ class Pages:
         run = self._run(request)
         annotations = [asdict(one) for one in read_annotations(run.run.output).values()]
         path = str(annotations_path_for(run.run.output))
-        facts = {"enabled": self._has_annotations, "path": path, "run": str(run.run.output), "annotations": annotations}
-        return JsonResponse(facts)
+        command = shlex.join(["gym", "runs", "annotations", str(run.run.output)])
+        facts = {"enabled": self._has_annotations, "path": path, "run": str(run.run.output), "command": command}
+        return JsonResponse({**facts, "annotations": annotations})
 
     async def annotate(self, request: Request) -> Response:
         """Store the annotation of a rollout; `AccessCheck` has checked that the page sent it."""
@@ -197,7 +199,7 @@ class Pages:
             await run_in_threadpool(append_annotation, run.run.output, annotation)
         except StoreError as error:
             return JsonResponse({"error": str(error)}, 409)
-        await run_in_threadpool(run.grow)
+        await run_in_threadpool(run.follow_annotations)
         return JsonResponse(asdict(annotation))
 
     def tools(self, request: Request) -> Response:

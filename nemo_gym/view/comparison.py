@@ -6,6 +6,7 @@ from typing import Any
 
 from nemo_gym.analysis.compare import RunScores, compare_many, compare_two, find_flips
 from nemo_gym.view.database import RunDatabase
+from nemo_gym.view.index import MEASURED
 from nemo_gym.view.run_facts import run_content_of
 from nemo_gym.view.summary import run_entry, statistics_of
 
@@ -17,7 +18,7 @@ _FACTS_OF_RUN = ("number", "name", "title", "model", "environment", "started_at"
 def run_scores(run: RunDatabase) -> RunScores:
     """Return the rewards by task of a run, and the facts that a comparison needs."""
     statistics, entry = statistics_of(run), run_entry(run)
-    query = "SELECT task, avg(reward), count(*) FROM rollouts WHERE current AND reward IS NOT NULL GROUP BY task"
+    query = f"SELECT task, avg(reward), count(*) FROM rollouts WHERE {MEASURED} GROUP BY task"
     with run.connection() as database:
         rows = database.execute(query).fetchall()
     low, high = entry["scale"]

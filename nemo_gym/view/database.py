@@ -40,9 +40,10 @@ TASK_ORDERS = {
     "scored": "scored",
     "solved": "solved",
 }
+_REWARD = "iif(r.masked, NULL, r.reward)"
 _TASK_SUMS = (
-    "r.task AS task, avg(r.reward) AS mean, count(r.reward) AS scored, coalesce(sum(r.reward >= 1), 0) AS solved,"
-    " coalesce(sum(r.reward <= 0), 0) AS unsolved, min(r.reward) AS low, max(r.reward) AS high"
+    f"r.task AS task, avg({_REWARD}) AS mean, count({_REWARD}) AS scored, coalesce(sum({_REWARD} >= 1), 0) AS solved,"
+    f" coalesce(sum({_REWARD} <= 0), 0) AS unsolved, min({_REWARD}) AS low, max({_REWARD}) AS high"
 )
 
 
@@ -137,8 +138,10 @@ class RunDatabase(RunIndex):
         """Yield all matching rows in their order."""
         with self.connection() as database:
             ids = self._ordered_ids(database, selection)
-            for start in range(0, len(ids), 500):
-                yield from _read_rows(database, ids[start : start + 500])
+        for start in range(0, len(ids), 500):
+            with self.connection() as database:  # each part may be read on another thread
+                rows = _read_rows(database, ids[start : start + 500])
+            yield from rows
 
     def count(self, *, filter_text: str = "", words: str = "") -> int:
         """Return the number of matching rollouts."""
@@ -171,10 +174,10 @@ class RunDatabase(RunIndex):
     def repeats(self, task: int) -> list[dict[str, Any]]:
         """Return repeat, reward, outcome, kind and extracted answer of the rollouts of a task."""
         query = (
-            "SELECT rollout, reward, outcome, kind, extracted FROM rollouts r JOIN cells c USING (id)"
+            "SELECT rollout, reward, outcome, kind, extracted, masked FROM rollouts r JOIN cells c USING (id)"
             " WHERE r.task = ? AND r.current ORDER BY r.rollout LIMIT 1000"
         )
-        names = ("rollout", "reward", "outcome", "kind", "extracted")
+        names = ("rollout", "reward", "outcome", "kind", "extracted", "masked")
         with self.connection() as database:
             return [dict(zip(names, row, strict=True)) for row in database.execute(query, (task,))]
 
@@ -227,7 +230,7 @@ class RunDatabase(RunIndex):
         selection = Selection(filter_text, words, sort, down)
         condition = self.condition(filter_text, words)
         with self.connection() as database:
-            if self._column(sort) != "r.task":
+            if down or self._column(sort) != "r.task":
                 return self._sorted_neighbours(database, rollout_id, selection)
             query = f"SELECT r.task, r.rollout {_from_clause(condition)} AND (r.task, r.rollout)"
             values = (*condition.values, *rollout_id)
@@ -398,8 +401,8 @@ def _read_rows(database: sqlite3.Connection, ids: Sequence[int]) -> list[dict[st
         " FROM rollouts r JOIN cells c USING (id) LEFT JOIN annotations n ON n.task = r.task AND n.rollout = r.rollout"
         " WHERE r.id = ?"
     )
-    rows = (dict(zip(names, database.execute(query, (row_id,)).fetchone(), strict=True)) for row_id in ids)
-    return [_complete_row(row) for row in rows]
+    found = (database.execute(query, (row_id,)).fetchone() for row_id in ids)
+    return [_complete_row(dict(zip(names, row, strict=True))) for row in found if row is not None]  # None: read anew
 
 
 def _complete_row(row: dict[str, Any]) -> dict[str, Any]:

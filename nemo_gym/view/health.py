@@ -44,7 +44,8 @@ def _failures(statistics: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _answers(statistics: dict[str, Any]) -> list[dict[str, Any]]:
-    problems, scored = statistics["problems"], max(statistics["reward"]["n"], 1)
+    problems = statistics["problems"]
+    scored = max(sum(one["count"] for one in statistics["outcomes"] if one["outcome"] == "scored"), 1)
     texts = (
         ("cut_off", CUT_OFF_SHARE, "were cut off", "The answer reached a token limit: raise max_output_tokens."),
         ("no_answer", NO_ANSWER_SHARE, "have no extracted answer", "The verifier found no answer to compare."),

@@ -26,7 +26,7 @@ from nemo_gym.rollouts.annotations import read_annotations
 from nemo_gym.rollouts.run_files import RunFiles, annotations_path_for
 from nemo_gym.view.table_row import MODEL_LABEL, TEXT_COLUMNS, TableRow, build_table_row, reward_components, row_labels
 
-FORMAT = 7
+FORMAT = 8
 """Version of the schema; a database with another one is built again."""
 BATCH = 4000
 HEAD_BYTES = 4096
@@ -34,6 +34,8 @@ MAX_LABEL_SETS = 1000
 """With more sets of labels, these are no names of groups: only the model is kept."""
 MAX_COMPONENTS = 40
 UNREADABLE_LINE = "unreadable line"
+MEASURED = "current AND reward IS NOT NULL AND NOT masked"
+"""Condition of the rollouts whose rewards enter a mean; the reward of a masked one measures nothing."""
 
 NUMBER_COLUMNS = tuple(field.name for field in fields(TableRow) if field.name not in TEXT_COLUMNS)
 _numbers_of, _texts_of = attrgetter(*NUMBER_COLUMNS), attrgetter(*TEXT_COLUMNS)
@@ -49,8 +51,8 @@ CREATE TABLE annotations(task INTEGER, rollout INTEGER, verdict TEXT, note TEXT,
 CREATE VIRTUAL TABLE words USING fts5(text, content='', detail='none', tokenize='unicode61');
 CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT);
 CREATE INDEX by_place ON rollouts(task, rollout, current);
-CREATE INDEX by_task ON rollouts(task, reward) WHERE current;
-CREATE INDEX by_reward ON rollouts(reward, task, rollout) WHERE current;
+CREATE INDEX by_task ON rollouts(task, reward, masked) WHERE current;
+CREATE INDEX by_reward ON rollouts(reward, task, rollout, masked) WHERE current;
 CREATE INDEX by_failed ON rollouts(task, rollout) WHERE file = 1 AND current;
 CREATE INDEX by_outcome ON rollouts(current, outcome, kind);
 """
@@ -71,7 +73,7 @@ class RunIndex:
     def grow(self) -> bool:
         """Add a batch of new lines of each file; return whether there may be more. Incomplete last lines are left."""
         added_output, added_failures = (self._add_lines(number, path) for number, path in enumerate(self.files))
-        self._follow_annotations()
+        self.follow_annotations()
         return added_output or added_failures
 
     def build(self) -> None:
@@ -129,7 +131,7 @@ class RunIndex:
             database.execute("INSERT INTO meta VALUES ('format', ?)", (str(FORMAT),))
             database.commit()
 
-    def _follow_annotations(self) -> None:
+    def follow_annotations(self) -> None:
         """Read the annotations again if their file changed."""
         try:
             facts = annotations_path_for(self.run.output).lstat()
@@ -152,6 +154,9 @@ class RunIndex:
         if not path.exists():
             return False
         with self.connection() as database:
+            if path.stat().st_size == _bytes_done(database, number):
+                return False
+            database.execute("BEGIN IMMEDIATE")  # another viewer of this run may add the same lines
             done = _bytes_done(database, number)
             if path.stat().st_size < done:  # the file was rewritten
                 _delete_rows(database)

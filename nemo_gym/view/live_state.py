@@ -7,6 +7,7 @@ from typing import Any
 from nemo_gym.metrics.intervals import ClusteredMean
 from nemo_gym.rollouts.run_files import live_path_for
 from nemo_gym.view.database import RunDatabase
+from nemo_gym.view.index import MEASURED
 from nemo_gym.view.run_facts import RUNNING, read_side_file
 from nemo_gym.view.statistics import interval_facts
 
@@ -103,12 +104,12 @@ def _latest_rows(run: RunDatabase) -> list[dict[str, Any]]:
 
 def _rewards_so_far(run: RunDatabase) -> list[dict[str, Any]]:
     """Return the mean reward with its interval after growing numbers of rollouts; empty for very large runs."""
-    query = "SELECT count(*) FROM rollouts WHERE current AND reward IS NOT NULL"
+    query = f"SELECT count(*) FROM rollouts WHERE {MEASURED}"
     with run.connection() as database:
         total = database.execute(query).fetchone()[0]
         if not 1 < total <= MAX_POINTS_ROLLOUTS:
             return []
-        query = "SELECT task, reward FROM rollouts WHERE current AND reward IS NOT NULL ORDER BY id"
+        query = f"SELECT task, reward FROM rollouts WHERE {MEASURED} ORDER BY id"
         rewards = database.execute(query).fetchall()
     marks = {round(total * (place + 1) / POINTS) for place in range(POINTS)} - {0}
     mean, points = ClusteredMean(), []

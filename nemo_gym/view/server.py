@@ -7,9 +7,10 @@ any other address than loopback a token is required; on loopback `gym view` answ
 
 import asyncio
 import hmac
+import logging
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import cache
 from importlib.resources import files
@@ -32,6 +33,8 @@ from nemo_gym.view.api import JsonResponse, Pages
 from nemo_gym.view.database import RunDatabase
 from nemo_gym.view.filters import FilterError
 from nemo_gym.view.summary import statistics_of
+
+logger = logging.getLogger("nemo_gym.view")
 
 FindRuns = Callable[[], Sequence[RunFiles]]
 POLL_SECONDS = 1.0
@@ -161,7 +164,7 @@ class AccessCheck:
         if _host(request.headers.get("host", "")) not in self._hosts:
             return "unknown host name"
         origin = request.headers.get("origin")
-        if origin is not None and _host(urlsplit(origin).netloc) not in self._hosts:
+        if origin is not None and _host(_netloc(origin)) not in self._hosts:
             return "requests from other pages are rejected"
         if self._token is None:
             return None
@@ -177,7 +180,7 @@ class AccessCheck:
         if not hmac.compare_digest(sent.encode(), self._write_token.encode()):
             return "the token of the page is missing or wrong: load the page again"
         origin = request.headers.get("origin")
-        if origin is None or urlsplit(origin).netloc != request.headers.get("host"):
+        if origin is None or _netloc(origin) != request.headers.get("host"):
             return "annotations are accepted from the page of the viewer only"
         is_json = request.headers.get("content-type", "").partition(";")[0].strip() == "application/json"
         return None if is_json else "an annotation is sent as application/json"
@@ -228,16 +231,38 @@ def add_new_runs(runs: list[RunDatabase], find_runs: FindRuns) -> None:
 
 async def _follow_files(runs: list[RunDatabase], find_runs: FindRuns | None) -> None:
     """Add new lines of the files to the databases while the server runs, and compute the summary after each update."""
+    problems: dict[str, str] = {}
     while True:
-        if find_runs is not None:
-            await run_in_threadpool(add_new_runs, runs, find_runs)
+        await _try_following(problems, "new runs", _add_runs(runs, find_runs))
         for run in list(runs):
-            has_grown = False
-            while await run_in_threadpool(run.grow):
-                has_grown = True
-            if has_grown:
-                await run_in_threadpool(statistics_of, run)
+            await _try_following(problems, str(run.run.output), _follow_run(run))
         await asyncio.sleep(POLL_SECONDS)
+
+
+async def _add_runs(runs: list[RunDatabase], find_runs: FindRuns | None) -> None:
+    if find_runs is not None:
+        await run_in_threadpool(add_new_runs, runs, find_runs)
+
+
+async def _follow_run(run: RunDatabase) -> None:
+    has_grown = False
+    while await run_in_threadpool(run.grow):
+        has_grown = True
+    if has_grown:
+        await run_in_threadpool(statistics_of, run)
+
+
+async def _try_following(problems: dict[str, str], name: str, step: Awaitable[None]) -> None:
+    """Await a step; log a new problem once. The other runs are followed, and this one is tried again."""
+    try:
+        await step
+    except Exception as error:  # a full disk, a file that was removed: they end neither the server nor the following
+        text = f"{type(error).__name__}: {error}"
+        if problems.get(name) != text:
+            logger.warning("cannot follow %s: %s", name, text)
+        problems[name] = text
+    else:
+        problems.pop(name, None)
 
 
 async def _bad_filter(request: Request, error: Exception) -> Response:
@@ -259,6 +284,14 @@ def _is_too_large(digits: str) -> bool:
     """Return whether a number is too large for the database, which has integers of 64 bits (at most MAX_DIGITS)."""
     significant = digits.lstrip("0")
     return len(significant) > MAX_DIGITS or int(significant or 0) >= 2**63
+
+
+def _netloc(origin: str) -> str:
+    """Return `host:port` of an origin; empty if it is no URL."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 def _host(netloc: str) -> str:

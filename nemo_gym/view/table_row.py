@@ -38,7 +38,9 @@ PHASES = ("queue", "seed_session", "model", "tools", "verify", "agent")
 """The phases of a rollout in their order; each is a column `seconds_<phase>`."""
 TEXT_COLUMNS = ("message", "expected", "extracted", "rule", "answer", "question")
 """Columns with longer texts; the others hold numbers and short names."""
-MODEL_ITEMS = frozenset({"function_call", "reasoning"})
+MODEL_ITEMS = ("function_call", "reasoning")
+MAX_TOKENS = 2**40
+"""A larger count of tokens is no count; sums of millions of rollouts stay below the 64 bits of the database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +108,15 @@ def build_table_row(record: Mapping[str, Any], number: int) -> TableRow:
         reward=reward,
         turns=_count_turns(output),
         tool_calls=sum(_mapping(item).get("type") == "function_call" for item in output),
-        tokens_in=_whole_number(stored.usage.get("input_tokens"), 0),
-        tokens_out=_whole_number(stored.usage.get("output_tokens"), 0),
-        tokens_cached=tokens.get("cached", 0),
-        tokens_reasoning=tokens.get("reasoning", 0),
+        tokens_in=min(tokens.get("input", 0), MAX_TOKENS),
+        tokens_out=min(tokens.get("output", 0), MAX_TOKENS),
+        tokens_cached=min(tokens.get("cached", 0), MAX_TOKENS),
+        tokens_reasoning=min(tokens.get("reasoning", 0), MAX_TOKENS),
         cut_off=int(stored.is_truncated),
         refused=int(stored.is_refused),
         no_answer=int(is_scored and _has_no_answer(record)),
         tool_errors=len(stored.tool_errors),
-        masked=int(bool(record.get(MASK_SAMPLE_KEY))),
+        masked=int(record.get(MASK_SAMPLE_KEY) is True),
         seconds=stored.seconds,
         **{f"seconds_{name}": value for name, value in phase_seconds(stored).items()},
         expected=_first_text(record, EXPECTED_NAMES),

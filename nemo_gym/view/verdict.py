@@ -38,7 +38,7 @@ def read_verdict(
         "headline": headline(facts, run["scale"]),
         "mean_of_run": run["reward"]["mean"],
     }
-    rewards = [repeat["reward"] for repeat in repeats if repeat["reward"] is not None]
+    rewards = [repeat["reward"] for repeat in repeats if repeat["reward"] is not None and not repeat["masked"]]
     if rewards:
         verdict["mean_of_task"] = sum(rewards) / len(rewards)
     if facts["outcome"] == SCORED and (components := _components(record)):

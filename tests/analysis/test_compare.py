@@ -191,3 +191,35 @@ def test_no_interval_leaves_the_scale_of_the_rewards() -> None:
 
     assert result["interval_95"][1] == 1.0
     assert "– 100.0; 8 tasks flipped up, 1 down." in result["sentence"]
+
+
+def test_other_rows_of_the_same_file_can_be_compared() -> None:
+    """A run with --limit 10 and one of the whole file have the same tasks under the same numbers."""
+    source = {"name": "x.jsonl", "size": 9, "modified_ns": 1}
+    first, second = other_identity(input=source), other_identity(input=source, rows="blake2b:2")
+    changed = other_identity(input={**source, "size": 10}, rows="blake2b:2")
+    rewards = dict.fromkeys(range(4), 1.0)
+
+    result = compare_two(scores("a", rewards, identity=first), scores("b", rewards, identity=second))
+
+    assert result["comparable"]
+    assert [one["kind"] for one in result["differences"]] == ["selection"]
+    assert not compare_two(scores("a", rewards, identity=first), scores("b", rewards, identity=changed))["comparable"]
+
+
+def test_rounding_is_no_difference() -> None:
+    """Means of the same rewards differ in the last digit if the repeats ended in another order."""
+    first = dict.fromkeys(range(20), (0.1 + 0.2 + 0.3) / 3)
+    second = dict.fromkeys(range(20), (0.3 + 0.2 + 0.1) / 3)
+    assert first != second
+
+    result = compare_two(scores("a", first), scores("b", second))
+
+    assert (result["better"], result["worse"], result["verdict"], result["p"]) == (0, 0, "no clear change", 1.0)
+
+
+def test_masked_records_enter_no_comparison() -> None:
+    """Their rewards measure nothing."""
+    records = [{"_ng_task_index": task, "_ng_rollout_index": 0, "reward": 1.0} for task in range(2)]
+
+    assert RunScores.from_records("a", [records[0], {**records[1], "mask_sample": True}]).means == {0: 1.0}

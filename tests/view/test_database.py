@@ -3,13 +3,17 @@
 import functools
 import json
 import operator
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nemo_gym.rollouts.run_files import NothingToView, RunFiles, find_runs
-from nemo_gym.view.database import RunDatabase
+from nemo_gym.view import index as index_module
+from nemo_gym.view.database import RunDatabase, Selection
 from tests.view.records import append, failure, record, write
 
 Make = Callable[..., RunDatabase]
@@ -222,3 +226,38 @@ def test_half_a_character_and_a_huge_number_can_be_viewed(index_of: Make, tmp_pa
 
     assert rollout_ids(index) == [(0, 0), (1, 0)]
     assert index.page(filter_text="task == 0").rows[0]["extracted"] == "\ufffd"
+
+
+def test_rows_can_be_read_on_any_thread(index_of: Make) -> None:
+    """The server sends a CSV file in parts, each from the thread that is free."""
+    index = index_of(*(record(task) for task in range(600)))
+    rows = index.every_row(Selection())
+    first = [next(rows) for _ in range(500)]
+
+    with ThreadPoolExecutor(1) as pool:
+        rest = pool.submit(list, rows).result()
+
+    assert [row["task"] for row in [*first, *rest]] == list(range(600))
+
+
+def test_two_viewers_of_a_run_add_each_line_once(
+    index: RunDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They share the index; while one reads new lines, the other one waits for it."""
+    append(index.run.output, record(7))
+    other = RunDatabase(index.run, index.path)
+    growth: list[threading.Thread] = []
+    scan = index_module.scan_lines
+
+    def scan_while_another_grows(path: Path, start: int) -> Any:
+        if not growth:
+            growth.append(threading.Thread(target=other.grow))
+            growth[0].start()
+            growth[0].join(0.5)  # without a lock it ends within this time
+        yield from scan(path, start)
+
+    monkeypatch.setattr(index_module, "scan_lines", scan_while_another_grows)
+    index.build()
+    growth[0].join()
+
+    assert [row["task"] for row in index.page(filter_text="task == 7").rows] == [7]

@@ -1,15 +1,17 @@
 """The live page: counts and time left from the collector's file, rewards and cost from the rollouts."""
 
+import asyncio
 import json
 import os
 import socket
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nemo_gym.cli.shared.live_file import LiveFile
+from nemo_gym.cli.shared.live_file import LiveFile, live_file
 from nemo_gym.cli.terminal.progress import Progress, TimedInFlight
 from nemo_gym.rollouts.outcome import Job, ScoredRollout
 from nemo_gym.rollouts.plan import PlanSummary
@@ -110,3 +112,29 @@ def test_the_collector_writes_what_the_page_needs() -> None:
     assert [one["seconds"] for one in content["oldest"]] == [6.0, 6.0]
     assert content["left"]["low"] <= content["left"]["seconds"] <= content["left"]["high"]
     assert content["minutes"] == [{"minute": 0, "done": 2}]
+
+
+def test_a_late_write_leaves_no_live_file(tmp_path: Path) -> None:
+    """A write on a thread goes on when the collection ends; a file left behind would show a run that is over."""
+    path = tmp_path / "x_live.json"
+    writer = LiveFile(Progress(TimedInFlight()), path)
+    writer._write(b"{}")
+    assert path.exists()
+
+    writer.remove()
+    writer._write(b"{}")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_broken_display_does_not_fail_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results are stored; only their display is missing, and the log says so."""
+    begun = asyncio.Event()
+
+    async def fail(self: LiveFile) -> None:
+        begun.set()
+        raise TypeError("not JSON")
+
+    monkeypatch.setattr(LiveFile, "keep_writing", fail)
+    async with live_file(Progress(TimedInFlight()), tmp_path / "x.jsonl"):
+        await begun.wait()

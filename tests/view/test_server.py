@@ -1,10 +1,14 @@
 """The viewer's server answers its page and no other page."""
 
+import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
+from nemo_gym.rollouts.run_files import RunFiles
+from nemo_gym.view import server
 from nemo_gym.view.database import RunDatabase
 from nemo_gym.view.server import view_app
 
@@ -126,6 +130,7 @@ def test_a_filter_that_cannot_be_read_is_explained(client: TestClient) -> None:
         {"host": "evil.example:8000"},
         {"origin": "https://evil.example"},
         {"origin": "null"},
+        {"origin": "http://["},
     ],
 )
 def test_other_pages_cannot_read_it(client: TestClient, headers: dict[str, str]) -> None:
@@ -147,3 +152,31 @@ def test_beyond_this_machine_a_token_is_required(index: RunDatabase) -> None:
         assert client.get("/api/runs", params={"token": "wrong"}).status_code == 403
         assert client.get("/", params={"token": "right"}).status_code == 200
         assert client.get("/api/runs").status_code == 200, "the token is kept as a cookie"
+
+
+async def test_one_damaged_run_does_not_end_the_following_of_others(
+    index: RunDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file without permission, or a full disk, concerns one run; the server goes on and the log says it once."""
+    broken = RunDatabase(RunFiles(tmp_path / "broken.jsonl"), tmp_path / "broken.sqlite")
+    grown = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    calls: list[int] = []
+
+    def fail() -> bool:
+        raise PermissionError("no access")
+
+    def grow() -> bool:
+        calls.append(1)
+        if len(calls) == 3:
+            loop.call_soon_threadsafe(grown.set)
+        return False
+
+    monkeypatch.setattr(server, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(broken, "grow", fail)
+    monkeypatch.setattr(index, "grow", grow)
+    task = asyncio.create_task(server._follow_files([broken, index], None))
+    await asyncio.wait_for(grown.wait(), 30)
+    task.cancel()
+
+    assert caplog.text.count("no access") == 1

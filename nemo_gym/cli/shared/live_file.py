@@ -7,6 +7,7 @@ It is replaced every few seconds and removed at the end; a run of less than that
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
@@ -40,10 +41,10 @@ async def live_file(progress: Progress, output: Path, wait_query: WaitQuery | No
         yield
     finally:
         task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-        with suppress(OSError):
-            writer.path.unlink(missing_ok=True)
+        (problem,) = await asyncio.gather(task, return_exceptions=True)
+        if isinstance(problem, Exception):  # the run has its results; it does not fail because of a display
+            logger.warning("%s was not kept up to date: %r", writer.path, problem)
+        writer.remove()
 
 
 class LiveFile:
@@ -58,6 +59,8 @@ class LiveFile:
         self._minutes: deque[int] = deque(maxlen=MAX_MINUTES)
         """Number of rollouts that ended in each minute since the start, the last one not complete."""
         self._skipped_minutes = self._counted = 0
+        self._lock = threading.Lock()
+        self._is_removed = False
 
     async def keep_writing(self) -> None:
         """Write the file periodically until cancelled; a problem with the disk ends only the writing."""
@@ -130,9 +133,17 @@ class LiveFile:
                 return await self._wait_query([rollout.key.rollout_id for rollout in rollouts])
         return {}
 
+    def remove(self) -> None:
+        """Remove the file. A write that a thread has begun ends first, and later ones do nothing."""
+        with self._lock, suppress(OSError):
+            self._is_removed = True
+            self.path.unlink(missing_ok=True)
+
     def _write(self, content: bytes) -> None:
-        with whole_file(self.path) as file:
-            file.write(content)
+        with self._lock:
+            if not self._is_removed:
+                with whole_file(self.path) as file:
+                    file.write(content)
 
 
 def _now() -> str:

@@ -68,7 +68,7 @@
     const count = (/** @type {string} */ verdict) =>
       labels.filter((/** @type {any} */ label) => label.verdict === verdict).length;
     const used = CHOICES.filter(([verdict]) => count(verdict));
-    return html`<${ui.Card} title="Annotations" note=${`${format.plural(labels.length, "rollout")}, for the calibration of verifiers and judges`}><div class="row wraps">${used.map(([verdict, title]) => html`<a key=${verdict} class="chip" href=${router.address(run, "rollouts", [], { where: `annotation == "${verdict}"` })}>${title}<span class="c">${format.count(count(verdict))}</span></a>`)}</div><div class="gap-top"><${ui.CommandLine} command=${`gym runs annotations ${data.run ?? "RUN"}`} /></div><//>`;
+    return html`<${ui.Card} title="Annotations" note=${`${format.plural(labels.length, "rollout")}, for the calibration of verifiers and judges`}><div class="row wraps">${used.map(([verdict, title]) => html`<a key=${verdict} class="chip" href=${router.address(run, "rollouts", [], { where: `annotation == "${verdict}"` })}>${title}<span class="c">${format.count(count(verdict))}</span></a>`)}</div><div class="gap-top"><${ui.CommandLine} command=${data.command} /></div><//>`;
   }
 
   gymView.annotations = { Panel, Summary, isEnabled };

@@ -13,7 +13,7 @@
       kind: facts.kind,
       server: facts.whom || undefined,
       cause: facts.message || `${facts.outcome}: ${facts.kind || "by hand"}`,
-      explain: facts.kind,
+      explain: /^[a-z_]+$/.test(facts.kind) ? facts.kind : undefined, // it is part of a command to be copied
     };
   }
 
