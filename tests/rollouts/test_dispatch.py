@@ -247,16 +247,21 @@ async def test_a_driver_that_was_stopped_keeps_its_nodes(monkeypatch):
 async def test_a_copy_that_fails_does_not_end_the_other(monkeypatch):
     """A node that is idle because everything fails there would turn late rollouts into failures."""
     monkeypatch.setattr("nemo_gym.rollouts.dispatch.TICK_SECONDS", 0.001)
-    is_copied, release = asyncio.Event(), asyncio.Event()
+    release, has_failed = asyncio.Event(), asyncio.Event()
 
     async def wait_for_release(one):
         await release.wait()
         return await answer(one)
 
     async def fail(one):
-        is_copied.set()
         failure = Failure(FailureKind.SERVER_DIED, Phase.DISPATCH, "broken node", "a")
         return FailedRollout(one, failure)
+
+    class BrokenNode(SimulatedNode):
+        async def fetch(self, seconds):
+            if self.has_jobs.is_set() and not self.collector.running and not self.collector._outbox:
+                has_failed.set()  # the dispatcher has handled the failure and asks again
+            return await super().fetch(seconds)
 
     options = LeaseOptions(concurrency=2, planned=1, is_speculative=True)
     async with LeaseDispatcher(options) as dispatcher:
@@ -264,10 +269,8 @@ async def test_a_copy_that_fails_does_not_end_the_other(monkeypatch):
         dispatcher.add_node(slow)
         attempt = asyncio.create_task(dispatcher.attempt(job(4)))
         await slow.has_jobs.wait()
-        dispatcher.add_node(SimulatedNode("broken", fail))
-        await is_copied.wait()
-        while dispatcher.table.nodes["broken"].tickets:  # until the failure has arrived
-            await asyncio.sleep(0)
+        dispatcher.add_node(BrokenNode("broken", fail))
+        await has_failed.wait()
         await asyncio.sleep(0.02)  # some ticks: it is not copied again and again
         assert dispatcher.table.copies == 1
         release.set()
