@@ -2,7 +2,8 @@
 
 The head server lists the addresses on every node in its configuration, which is read again from time to time. A rollout
 goes to the node to which this client has the fewest rollouts in flight, and stays there: its agent calls the servers of
-the same node. Clients that do not know the list use the addresses of one node, which the configuration has for every server.
+the same node. Clients that do not know the list use the addresses of one node, which the configuration has for every
+server.
 """
 
 import asyncio
