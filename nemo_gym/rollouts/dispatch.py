@@ -18,7 +18,7 @@ from nemo_gym.errors import ServerUnreachable
 from nemo_gym.metrics.latency import LatencyHistogram
 from nemo_gym.rollouts.collect import InFlight, Observer
 from nemo_gym.rollouts.leases import LEASE_SECONDS, LeaseTable
-from nemo_gym.rollouts.node_messages import JobMessage, NodeOutcome, encode_jobs
+from nemo_gym.rollouts.node_messages import FAILED, JobMessage, NodeOutcome, encode_jobs
 from nemo_gym.rollouts.outcome import CancelledRollout, FailedRollout, Failure, FailureKind, Job, Outcome, Phase
 
 logger = logging.getLogger("nemo_gym.rollouts")
@@ -252,7 +252,8 @@ class LeaseDispatcher:
             await node.wake.wait()
             node.wake.clear()
             granted, cancelled, node.granted, node.cancelled = node.granted, node.cancelled, [], []
-            jobs = [(ticket, self._waiting[ticket][0]) for ticket in granted if ticket in self._waiting]
+            needed = [ticket for ticket in granted if ticket in self._waiting and ticket not in cancelled]
+            jobs = [(ticket, self._waiting[ticket][0]) for ticket in needed]
             if jobs or cancelled:
                 self.messages += 1
                 await node.link.submit(encode_jobs(jobs), cancelled)
@@ -271,6 +272,8 @@ class LeaseDispatcher:
         """Answer the attempt of a ticket, unless another node was first."""
         statistics, leases = self.statistics[name], self.table.nodes.get(name)
         leased_at = leases.tickets.get(outcome.ticket) if leases is not None else None
+        if outcome.kind == FAILED and self.table.drop_copy(outcome.ticket, name):
+            return  # of two copies, one that fails must not end the other
         is_first, others = self.table.finish(outcome.ticket, name)
         for other in others:
             self._cancel_at(other, outcome.ticket)
@@ -299,9 +302,12 @@ class LeaseDispatcher:
 
     async def _tick(self) -> None:
         """Periodically end expired leases, and copy late rollouts to idle nodes."""
+        before = self._clock()
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = self._clock()
+            self.table.extend(max(0.0, now - before - TICK_SECONDS), now)  # this process was stopped, or too busy
+            before = now
             for name in self.table.silent_nodes(now):
                 self.lose_node(name, "no answer within the time of its leases")
             if self._options.is_speculative:

@@ -38,6 +38,8 @@ class _OpenTicket:
     nodes: set[str] = field(default_factory=set)
     losses: int = 0
     is_queued: bool = True
+    is_copied: bool = False
+    """True if it has had a speculative lease: there is one at most."""
 
 
 class LeaseTable:
@@ -86,6 +88,11 @@ class LeaseTable:
         if node is not None:
             node.heard_at = now
 
+    def extend(self, seconds: float, now: float) -> None:
+        """Renew all leases by a time in which this process did not run: no node could be heard."""
+        for node in self.nodes.values():
+            node.heard_at = min(now, node.heard_at + seconds)
+
     def grant(self, now: float) -> dict[str, list[int]]:
         """Lease queued tickets to the nodes with the fewest leases, and return the new leases by node."""
         grants: dict[str, list[int]] = {}
@@ -123,6 +130,15 @@ class LeaseTable:
             self.duplicates += 1
             return False, []
         return True, self._release(ticket, state.nodes - {node})
+
+    def drop_copy(self, ticket: int, node: str) -> bool:
+        """End the lease of a node that failed, if another node still runs the ticket; return whether one does."""
+        state, holder = self._open.get(ticket), self.nodes.get(node)
+        if state is None or holder is None or not state.nodes - {node}:
+            return False
+        holder.tickets.pop(ticket, None)
+        state.nodes.discard(node)
+        return True
 
     def withdraw(self, ticket: int) -> list[str]:
         """Close a ticket whose outcome is not needed; return the nodes that run it."""
@@ -170,12 +186,14 @@ class LeaseTable:
         if self._queue or self.offered < planned or len(self._open) > allowed:
             return {}
         grants: dict[str, list[int]] = {}
-        single = [(self.nodes[min(one.nodes)], ticket) for ticket, one in self._open.items() if len(one.nodes) == 1]
+        late = [(one, ticket) for ticket, one in self._open.items() if len(one.nodes) == 1 and not one.is_copied]
+        single = [(self.nodes[min(one.nodes)], ticket) for one, ticket in late]
         for holder, ticket in sorted(single, key=lambda pair: pair[0].tickets[pair[1]]):
             node = self._least_loaded({holder.name})
             if node is None or len(node.tickets) >= len(holder.tickets):
                 continue
             self._lease(ticket, node, now)
+            self._open[ticket].is_copied = True
             self.copies += 1
             grants.setdefault(node.name, []).append(ticket)
         return grants

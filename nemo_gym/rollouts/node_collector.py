@@ -60,7 +60,9 @@ class NodeCollector:
         try:
             outcome = await self._attempt(job)
             encoded = encode_outcome(ticket, outcome)
-        except Exception as error:  # the boundary of a job: the driver waits for its outcome
+        except (Exception, asyncio.CancelledError) as error:  # the boundary of a job: the driver waits for its outcome
+            if ticket not in self._tasks:
+                raise  # `cancel` cancelled it, not something that the job awaited
             failure = Failure(FailureKind.INTERNAL, Phase.DISPATCH, f"the node failed: {error!r}", job.agent)
             encoded = encode_outcome(ticket, FailedRollout(job, failure))
         if self._tasks.pop(ticket, None) is not None:

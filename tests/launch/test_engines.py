@@ -1,7 +1,10 @@
 """What the engine for clusters decides without a cluster: what is sent, what differs, what an error says."""
 
+import io
 import os
 import sys
+import tarfile
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -70,7 +73,7 @@ def test_component_folders_travel_without_tests_and_arrive_once(folder, tmp_path
     paths = archive_paths([instance_at(folder, kind="resources_servers")], ["extra.json"], tmp_path)
     digest, archive = digest_of(paths), pack_components(paths)
 
-    root = unpack_components(archive, digest)
+    root = unpack_components(archive, digest, tuple(paths))
 
     assert sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()) == [
         "extra.json",
@@ -78,9 +81,94 @@ def test_component_folders_travel_without_tests_and_arrive_once(folder, tmp_path
         "resources_servers/mine/data/table.csv",
     ]
     assert digest_of({name: root / name for name in paths}) == digest
-    assert unpack_components(b"not read", digest) == root
+    assert unpack_components(b"not read", digest, tuple(paths)) == root
+    assert list(root.parent.iterdir()) == [root]
     (folder / "app.py").write_text("print(2)")
     assert digest_of(paths) != digest
+
+
+@pytest.fixture
+def unpacked(folder, tmp_path, monkeypatch):
+    """The arguments of `unpack_components` for a component that is unpacked already, and its folder."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    paths = archive_paths([instance_at(folder, kind="resources_servers")], [], tmp_path)
+    arguments = (pack_components(paths), digest_of(paths), tuple(paths))
+    return arguments, unpack_components(*arguments)
+
+
+def test_an_unpacked_folder_that_was_changed_is_not_used_again(unpacked):
+    """Cleaners of temporary folders remove old files one by one: a node would run without them."""
+    arguments, root = unpacked
+    (root / "resources_servers" / "mine" / "data" / "table.csv").unlink()
+
+    second = unpack_components(*arguments)
+
+    assert second != root
+    assert (second / "resources_servers" / "mine" / "data" / "table.csv").read_text() == "1,2"
+    assert unpack_components(*arguments) == second
+
+
+def test_an_archive_that_cannot_be_unpacked_leaves_nothing(unpacked):
+    """Every failed start would leave up to 512 MB."""
+    (_, _, names), root = unpacked
+    with pytest.raises(ConfigError, match="cannot unpack"):
+        unpack_components(b"no archive", "0" * 24, names)
+    assert list(root.parent.iterdir()) == [root]
+
+
+def test_the_node_that_unpacks_second_leaves_no_copy(unpacked, monkeypatch):
+    """Several nodes of one machine start at the same time."""
+    arguments, root = unpacked
+    away = root.rename(root.with_name("away"))
+    make = tempfile.mkdtemp
+
+    def unpack_first_elsewhere(**options):
+        if away.exists():
+            away.rename(root)
+        return make(**options)
+
+    monkeypatch.setattr("tempfile.mkdtemp", unpack_first_elsewhere)
+
+    assert unpack_components(*arguments) == root
+    assert list(root.parent.iterdir()) == [root]
+
+
+def test_data_in_folders_named_like_those_of_developers_is_sent(folder, tmp_path):
+    """A coding environment keeps hidden tests in its data; without them every rollout of a cluster would fail."""
+    (folder / "data" / "tests").mkdir()
+    (folder / "data" / "tests" / "hidden.py").write_text("")
+    (tmp_path / "rows" / "results").mkdir(parents=True)
+    (tmp_path / "rows" / "results" / "one.jsonl").write_text("{}")
+    paths = archive_paths([instance_at(folder, kind="resources_servers")], ["rows"], tmp_path)
+    with tarfile.open(fileobj=io.BytesIO(pack_components(paths))) as archive:
+        names = archive.getnames()
+    assert "resources_servers/mine/data/tests/hidden.py" in names
+    assert "rows/results/one.jsonl" in names
+    assert not any("test_app" in name for name in names)
+
+
+def test_links_to_parents_and_of_virtual_environments_are_left_out(folder):
+    """Two links to a parent would be followed 2^40 times."""
+    for name in ("one", "two"):
+        (folder / "data" / name).symlink_to("..")
+    (folder / ".venv").symlink_to("gone")
+    with tarfile.open(fileobj=io.BytesIO(pack_components({"responses_api_models/mine": folder}))) as archive:
+        assert archive.getnames() == ["responses_api_models/mine/app.py", "responses_api_models/mine/data/table.csv"]
+
+
+def test_a_pipe_does_not_stop_the_digest(folder):
+    """The digest is computed first: to open a pipe would wait for a writer without end."""
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(ConfigError, match="no ordinary file"):
+        digest_of({"responses_api_models/mine": folder})
+
+
+def test_a_program_has_another_digest_than_the_same_text(folder):
+    """Else a node with the earlier copy would not run the script that was made executable."""
+    before = digest_of({"mine": folder})
+    (folder / "app.py").chmod(0o755)
+    assert digest_of({"mine": folder}) != before
 
 
 def test_what_cannot_be_sent_is_named(folder, tmp_path, monkeypatch):

@@ -210,3 +210,83 @@ async def test_a_silent_node_loses_its_leases():
 
     assert outcome.record["reward"] == 3.0
     assert [name for name, _ in lost] == ["silent"]
+
+
+async def test_a_driver_that_was_stopped_keeps_its_nodes(monkeypatch):
+    """Ctrl-Z, or a machine that sleeps: no node was silent, so none loses its rollouts."""
+    monkeypatch.setattr("nemo_gym.rollouts.dispatch.TICK_SECONDS", 0.001)
+    now, ticks, seen = [0.0], 0, asyncio.Event()
+
+    def clock():
+        nonlocal ticks
+        ticks += 1
+        if ticks > 20:
+            seen.set()
+        return now[0]
+
+    class SlowNode(SimulatedNode):
+        async def fetch(self, seconds):
+            await seen.wait()
+            return await super().fetch(seconds)
+
+    lost = []
+    options = LeaseOptions(concurrency=1)
+    async with LeaseDispatcher(options, on_lost=lambda *loss: lost.append(loss), clock=clock) as dispatcher:
+        node = SlowNode("n", answer)
+        dispatcher.add_node(node)
+        attempt = asyncio.create_task(dispatcher.attempt(job(2)))
+        await node.has_jobs.wait()
+        now[0] = 1000.0
+        ticks = 0
+        outcome = await asyncio.wait_for(attempt, 30)
+
+    assert outcome.record["reward"] == 2.0
+    assert lost == []
+
+
+async def test_a_copy_that_fails_does_not_end_the_other(monkeypatch):
+    """A node that is idle because everything fails there would turn late rollouts into failures."""
+    monkeypatch.setattr("nemo_gym.rollouts.dispatch.TICK_SECONDS", 0.001)
+    release, has_failed = asyncio.Event(), asyncio.Event()
+
+    async def wait_for_release(one):
+        await release.wait()
+        return await answer(one)
+
+    async def fail(one):
+        failure = Failure(FailureKind.SERVER_DIED, Phase.DISPATCH, "broken node", "a")
+        return FailedRollout(one, failure)
+
+    class BrokenNode(SimulatedNode):
+        async def fetch(self, seconds):
+            if self.has_jobs.is_set() and not self.collector.running and not self.collector._outbox:
+                has_failed.set()  # the dispatcher has handled the failure and asks again
+            return await super().fetch(seconds)
+
+    options = LeaseOptions(concurrency=2, planned=1, is_speculative=True)
+    async with LeaseDispatcher(options) as dispatcher:
+        slow = SimulatedNode("slow", wait_for_release)
+        dispatcher.add_node(slow)
+        attempt = asyncio.create_task(dispatcher.attempt(job(4)))
+        await slow.has_jobs.wait()
+        dispatcher.add_node(BrokenNode("broken", fail))
+        await has_failed.wait()
+        await asyncio.sleep(0.02)  # some ticks: it is not copied again and again
+        assert dispatcher.table.copies == 1
+        release.set()
+        outcome = await asyncio.wait_for(attempt, 30)
+
+    assert outcome.record["reward"] == 4.0
+
+
+async def test_a_cancellation_from_within_a_job_is_an_outcome():
+    """A library that cancels its own task must not leave the driver waiting without an end."""
+
+    async def cancel_oneself(_):
+        raise asyncio.CancelledError
+
+    async with LeaseDispatcher(LeaseOptions(concurrency=1)) as dispatcher:
+        dispatcher.add_node(SimulatedNode("n", cancel_oneself))
+        outcome = await asyncio.wait_for(dispatcher.attempt(job(0)), 30)
+
+    assert outcome.failure.kind == FailureKind.INTERNAL

@@ -9,6 +9,7 @@ from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ServerUnreachable
 from nemo_gym.rollouts.node_choice import NodeClients, node_clients
 from nemo_gym.rollouts.rollout_sender import run_on_agent
+from nemo_gym.serve.head import HeadServerUnreachable
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.transport import in_process, run_token
 
@@ -79,3 +80,37 @@ async def test_every_node_gets_its_part_of_the_rollouts_with_the_token():
     assert results == [{"reward": 1.0}] * 4
     assert sorted(seen) == [1, 1, 2, 2]
     assert token == "token-of-the-run-1234"
+
+
+async def test_a_node_that_returns_with_other_addresses_is_used(monkeypatch):
+    """Else a training of days ends on the one node that was never restarted."""
+    now, asked = [0.0], []
+    later = OmegaConf.to_yaml(
+        OmegaConf.create({"node_addresses": {"node-2": NODES["node-2"], "node-1.2": {"a": ["127.0.0.1", 3]}}})
+    )
+
+    def fetch(host, port, _timeout):
+        asked.append((host, port))
+        if len(asked) == 1:
+            raise HeadServerUnreachable("restarting", where="head")
+        return later
+
+    monkeypatch.setattr("nemo_gym.rollouts.node_choice.fetch_config_yaml", fetch)
+    nodes = NodeClients(client_of(node_addresses=NODES), clock=lambda: now[0])
+    with pytest.raises(ServerUnreachable):
+        async with nodes.least_loaded() as first:
+            raise ServerUnreachable("gone", where="a")
+    assert first.global_config_dict.a.responses_api_agents.mine.port == 1
+    async with nodes.least_loaded():  # the list is read in the background: the head does not answer
+        await nodes._reading
+    assert nodes.clients.keys() == NODES.keys()
+    now[0] = 31.0
+    async with nodes.least_loaded() as old, nodes.least_loaded():
+        await nodes._reading
+        assert nodes.clients.keys() == {"node-2", "node-1.2"}
+        async with nodes.least_loaded() as new:
+            assert new.global_config_dict.a.responses_api_agents.mine.port == 3
+
+    assert old.global_config_dict.a.responses_api_agents.mine.port == 1
+    assert set(nodes.in_flight.values()) == {0}
+    assert asked == [("127.0.0.1", 31000)] * 2

@@ -50,7 +50,9 @@ REFRESH_SECONDS = 2.0
 RESERVE_SECONDS = 30.0
 """Longest wait for resources that are in use: those of an ended driver are free after a few seconds."""
 MAX_FAILED_STARTS = 3
-"""Failed starts in a row, or losses of servers, after which a place is given up."""
+"""Failed starts, or losses of servers, after which a place is given up."""
+STABLE_SECONDS = 600.0
+"""Life of a node run after which the failures of its place are forgotten."""
 FIRST_PAUSE = 1.0
 
 
@@ -126,7 +128,7 @@ class ClusterRun:
         """Connect, reserve a place on every node, and start the servers everywhere."""
         self._spec = await asyncio.to_thread(self._make_spec)
         self._is_connected_here = await asyncio.to_thread(connection.connect, self._options.address)
-        self._group = await self._reserve_nodes()
+        await self._reserve_nodes()
         count = self._count
         self._placement.notify(f"starting the servers on {count} node{'s' if count > 1 else ''}")
         self._slots = [_Slot(number + 1, BundlePlace(self._group, number)) for number in range(count)]
@@ -180,34 +182,36 @@ class ClusterRun:
                 continue
             return [node for node in nodes if node.has(reserved)]
 
-    async def _reserve_nodes(self) -> Any:
+    async def _reserve_nodes(self) -> None:
         """Wait for the nodes and reserve a place on each; again if a node turns out to be lost meanwhile."""
         while True:
             nodes = await self._wait_for_nodes()
             self._count = self._options.num_nodes or len(nodes)
             try:
-                return await asyncio.to_thread(self._reserve, self._count, nodes)
+                await asyncio.to_thread(self._reserve, self._count, nodes)
+                return
             except ClusterUnreachable:
                 if nodes == await self._wait_for_nodes():
                     raise
 
-    def _reserve(self, count: int, nodes: Sequence[ClusterNode]) -> Any:
-        """Reserve the resources of a node run on `count` different nodes.
+    def _reserve(self, count: int, nodes: Sequence[ClusterNode]) -> None:
+        """Reserve the resources of a node run on `count` different nodes, in `_group`.
 
         Raises:
             ClusterUnreachable: they are in use.
         """
         util = connection.import_ray().util
         reserved = dict(self._options.resources)
-        group = util.placement_group([reserved] * count, strategy="STRICT_SPREAD")
+        # Kept at once: after an interrupt `stop` gives it back.
+        group = self._group = util.placement_group([reserved] * count, strategy="STRICT_SPREAD")
         if not group.wait(timeout_seconds=min(RESERVE_SECONDS, self._options.start_seconds)):
+            self._group = None
             util.remove_placement_group(group)
             raise ClusterUnreachable(
                 f"{format_resources(reserved)} are not free on {count} nodes: {'; '.join(map(str, nodes))}",
                 where="node_resources",
                 fix="ask for less, or end what uses them (`ray status`)",
             )
-        return group
 
     async def _start_slot(self, slot: _Slot) -> NodeHandle:
         """Start the node run of a slot."""
@@ -233,19 +237,24 @@ class ClusterRun:
             except GymError as error:
                 await self._record_failure(slot, str(error))
                 continue
+            has_joined, joined_at = False, time.monotonic()
             try:
                 await self._join(handle)
+                has_joined = True
                 await self._watch_handle(slot, handle)
             except GymError as error:
                 slot.reason = str(error)
             slot.handle = None
+            if time.monotonic() - joined_at > STABLE_SECONDS:
+                slot.failures = 0
             self._publish()
             await end_node_run(handle, 0.0)
             self._placement.notify(f"{handle.name} ({handle.report.host}) is lost: {slot.reason}")
-            if handle.report.is_lost:
+            if handle.report.is_lost or not has_joined:
                 await self._record_failure(slot, slot.reason)
 
     async def _record_failure(self, slot: _Slot, reason: str) -> None:
+        slot.reason = reason
         slot.failures += 1
         slot.is_given_up = slot.failures >= MAX_FAILED_STARTS
         if slot.is_given_up:
@@ -256,13 +265,15 @@ class ClusterRun:
         """Let a node take part in the workload, if there is one."""
         if self._workload is not None:
             factory, options, on_join = self._workload
-            await handle.open_workload(factory, options)
+            await handle.open_workload(factory, options, self._options.start_seconds)
             on_join(handle)
 
     async def _watch_handle(self, slot: _Slot, handle: NodeHandle) -> None:
         """Refresh the report of a node until its link fails, or its servers have ended."""
         while not slot.lost.is_set():
-            report = await handle.refresh()
+            report = await handle.next_report(slot.lost)
+            if report is None:
+                return
             for name, line in report.lines if self._placement.watch is not None else ():
                 self._placement.watch(f"{handle.name}: {name}", line)  # type: ignore[misc]
             if report.is_lost:
@@ -372,14 +383,19 @@ class ClusterRun:
     ) -> None:
         """Run a workload on every node; see `ServerPool`."""
         self._workload, self._on_end = (factory, options, on_join), on_end
-        await asyncio.gather(*[self._open_on(handle) for handle in self.handles])
+        handles = self.handles
+        problems = [problem for problem in await asyncio.gather(*map(self._open_on, handles)) if problem is not None]
+        if problems and len(problems) == len(handles):
+            raise problems[0]
 
-    async def _open_on(self, handle: NodeHandle) -> None:
+    async def _open_on(self, handle: NodeHandle) -> GymError | None:
+        """Let a node take part; start it again and return the error if it does not: the others go on without it."""
         try:
             await self._join(handle)
         except GymError as error:
             self.report_loss(handle.name, str(error))
-            raise
+            return error
+        return None
 
     def report_loss(self, name: str, reason: str) -> None:
         """Start a node again whose link has failed."""
@@ -461,15 +477,17 @@ class ClusterRun:
         for one in self.instances:
             in_process.unmount(one.host, one.port)
         handles, self._slots = self.handles, []
-        await asyncio.gather(*[end_node_run(handle) for handle in handles])
-        if self._head is not None:
-            await close_listeners([self._head], grace=0.5)
-            self._head = None
-            run_token.forget(run_addresses(self.config))
-        if self._group is not None:
-            group, self._group = self._group, None
-            with suppress(Exception):  # the boundary to Ray: the cluster may have ended
-                await asyncio.to_thread(connection.import_ray().util.remove_placement_group, group)
-        if self._is_connected_here:
-            self._is_connected_here = False
-            await asyncio.to_thread(connection.disconnect)
+        try:
+            await asyncio.gather(*[end_node_run(handle) for handle in handles])
+            if self._head is not None:
+                await close_listeners([self._head], grace=0.5)
+                self._head = None
+                run_token.forget(run_addresses(self.config))
+        finally:  # a second Ctrl-C must not leave the resources reserved in the cluster of a trainer
+            if self._group is not None:
+                group, self._group = self._group, None
+                with suppress(Exception):  # the boundary to Ray: the cluster may have ended
+                    await asyncio.to_thread(connection.import_ray().util.remove_placement_group, group)
+            if self._is_connected_here:
+                self._is_connected_here = False
+                await asyncio.to_thread(connection.disconnect)

@@ -52,8 +52,8 @@ class NodeSpec:
     """What a node run is started with."""
 
     name: str
-    config: Mapping[str, Any]
-    token: str
+    config: Mapping[str, Any] = field(repr=False)
+    token: str = field(repr=False)
     cells: int
     versions: Mapping[str, str]
     digest: str
@@ -137,7 +137,7 @@ class NodeRun:
                 raise NodeProblem(problem, where=f"node {spec.name}", fix="use the same folder everywhere")
             return root
         assert spec.archive is not None
-        return unpack_components(spec.archive, spec.digest)
+        return unpack_components(spec.archive, spec.digest, spec.paths)
 
     def _add_line(self, name: str, line: str) -> None:
         self._lines.append((name, line))

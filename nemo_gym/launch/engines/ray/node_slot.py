@@ -15,6 +15,8 @@ from nemo_gym.wire.stored_rollout import RolloutId
 
 STOP_SECONDS = 20.0
 """Longest wait for the servers of a node to end; then its actor is killed, with which they end."""
+SILENT_SECONDS = 60
+"""Longest wait for the report of a node."""
 MAX_CALLS = 1000
 """Calls of the driver that a node handles at the same time."""
 
@@ -75,17 +77,44 @@ class NodeHandle:
     async def fetch(self, seconds: float) -> Any:
         return await self._result(self.actor.fetch.remote(seconds))
 
-    async def open_workload(self, factory: str, options: Mapping[str, Any]) -> None:
-        await self._result(self.actor.open_workload.remote(factory, dict(options)))
+    async def open_workload(self, factory: str, options: Mapping[str, Any], seconds: float) -> None:
+        """Run a workload on the node.
+
+        Raises:
+            GymError: it cannot run there, or is not open in time.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                await self._result(self.actor.open_workload.remote(factory, dict(options)))
+        except TimeoutError:
+            raise NodeFailed(f"its workload is not open after {seconds:g} s", where=f"node {self.name}") from None
 
     async def pending_calls(self, rollouts: Sequence[RolloutId]) -> Mapping[RolloutId, str]:
         calls: Mapping[RolloutId, str] = await self._result(self.actor.pending_calls.remote(list(rollouts)))
         return calls
 
-    async def refresh(self) -> NodeReport:
-        """Fetch the report of the node."""
-        self.report = await self._result(self.actor.report.remote())
-        return self.report
+    async def next_report(self, lost: asyncio.Event) -> NodeReport | None:
+        """Fetch the report of the node; None if its link fails meanwhile: a node that hangs would not answer.
+
+        Raises:
+            NodeFailed: the node does not answer for SILENT_SECONDS; a time in which this process is stopped is not
+                counted.
+        """
+        fetching = asyncio.ensure_future(self._result(self.actor.report.remote()))
+        losing = asyncio.ensure_future(lost.wait())
+        try:
+            for _ in range(SILENT_SECONDS):
+                await asyncio.wait({fetching, losing}, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+                if fetching.done():
+                    self.report = await fetching
+                    return self.report
+                if losing.done():
+                    return None
+            raise NodeFailed(f"it does not answer for {SILENT_SECONDS} s", where=f"node {self.name}")
+        finally:
+            fetching.cancel()
+            losing.cancel()
+            await asyncio.gather(fetching, losing, return_exceptions=True)
 
     async def handle(self, instance: str, call: Call) -> Reply:
         """Send a call to a server of this node."""
