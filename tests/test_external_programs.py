@@ -10,9 +10,10 @@ from pydantic import ConfigDict
 from nemo_gym.base_resources_server import BaseRunRequest
 from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, Body, SimpleResponsesAPIAgent
 from nemo_gym.config_types import BaseServerConfig
+from nemo_gym.metrics.prices import PriceTable
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
 from nemo_gym.serve import rollout_budgets
-from nemo_gym.serve.rollout_budgets import Budget, BudgetCounts, parse_budget
+from nemo_gym.serve.rollout_budgets import Budget, BudgetCounts, parse_budget, tokens_of_answer
 from nemo_gym.serve.run_budget import RunBudget, with_usage
 from nemo_gym.serve.session import SessionStore
 from nemo_gym.serve.webserver import serve_in_thread
@@ -194,6 +195,29 @@ def test_the_text_of_a_budget_is_parsed_back_and_garbage_is_not() -> None:
         assert parse_budget(text) is None
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize("names", [("input", "output"), ("prompt", "completion")])
+async def test_cached_tokens_of_a_program_keep_their_price(names) -> None:
+    """Most input of a long conversation is cached, at a tenth of the price; as new input it would end the run early."""
+    read, written = (f"{name}_tokens" for name in names)
+    usage = {read: 900, f"{read}_details": {"cached_tokens": 800}, written: 50}
+    usage |= {f"{written}_details": {"reasoning_tokens": 40}, "total_tokens": 950}
+    counts, budget = BudgetCounts(), RunBudget({}, Allowance(steps=9))
+    budget.open_at("m", "0-0")
+    for _ in range(2):
+        assert counts.admit(Budget("0123456789abcdef")) is None
+        counts.settle(tokens_of_answer({"usage": usage}))
+
+    async def post(server, path):
+        return counts.as_dict()
+
+    record = with_usage({"response": {"model": "m"}}, await budget.close(post))
+
+    assert record["response"]["usage"]["output_tokens_details"] == {"reasoning_tokens": 80}
+    prices = PriceTable({"m": {"input": 10.0, "cached_input": 1.0, "output": 100.0}})
+    assert prices.cost_of_record(record) == pytest.approx((200 * 10 + 1600 * 1 + 100 * 100) / 1e6)
+
+
 def test_calls_in_flight_count_against_the_turns() -> None:
     """Sub-agents call in parallel; together they must not exceed the limit."""
     counts, budget = BudgetCounts(), Budget("0123456789abcdef", steps=2)
@@ -231,10 +255,11 @@ async def test_another_cell_counts_for_the_cell_that_serves_the_call(monkeypatch
     await rollout_budgets.admit_call(budget)
     with pytest.raises(Exception, match="limit of 1 steps"):
         await rollout_budgets.admit_call(budget)
-    await rollout_budgets.settle_call(budget, (5, 6))
+    await rollout_budgets.settle_call(budget, (5, 6, 3, 2))
     counts = await rollout_budgets._count(budget, "close")
 
-    assert counts == {"calls": 1, "turns": 1, "input_tokens": 5, "output_tokens": 6, "reached_limit": "steps"}
+    tokens = {"input_tokens": 5, "output_tokens": 6, "cached_tokens": 3, "reasoning_tokens": 2}
+    assert counts == {"calls": 1, "turns": 1, **tokens, "reached_limit": "steps"}
     assert len(calls) == 4
     assert await asyncio.wait_for(rollout_budgets._count(budget, "close"), 1) is None
 
@@ -246,7 +271,7 @@ async def test_a_cancelled_rollout_closes_its_budget_in_the_background() -> None
 
     async def post(server, path):
         closed.set_result((server, path))
-        return {"calls": 0, "turns": 0, "input_tokens": 0, "output_tokens": 0, "reached_limit": None}
+        return BudgetCounts().as_dict()
 
     budget = RunBudget({}, Allowance(steps=3))
     text = budget.open_at("m", "0-0")

@@ -44,6 +44,8 @@ _TEXT = re.compile(r"(?P<key>[0-9a-f]{16})-c(?P<cell>\d{1,4})(?:-s(?P<steps>\d{1
 _SETTINGS = {"steps": "max_steps_per_rollout", "tokens": "max_tokens_per_rollout"}
 
 LimitName = Literal["steps", "tokens"]
+Usage = tuple[int, int, int, int]
+"""Input and output tokens, and the cached and reasoning tokens among them."""
 AnswerT = TypeVar("AnswerT")
 
 
@@ -91,6 +93,8 @@ class BudgetCounts:
     """Calls that the model answered."""
     input_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
     reached_limit: LimitName | None = None
     """The limit because of which a call was refused."""
 
@@ -107,12 +111,14 @@ class BudgetCounts:
         return self.reached_limit
 
     def settle(self, usage: Sequence[int] | None) -> None:
-        """End a call: `usage` are the input and output tokens of its answer, None without an answer."""
+        """End a call; `usage` is the `Usage` of its answer, None without an answer."""
         self.in_flight -= 1
         if usage is not None:
             self.turns += 1
             self.input_tokens += usage[0]
             self.output_tokens += usage[1]
+            self.cached_tokens += usage[2]
+            self.reasoning_tokens += usage[3]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts as JSON data."""
@@ -121,6 +127,8 @@ class BudgetCounts:
             "turns": self.turns,
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
+            "cached_tokens": self.cached_tokens,
+            "reasoning_tokens": self.reasoning_tokens,
             "reached_limit": self.reached_limit,
         }
 
@@ -162,8 +170,8 @@ async def admit_call(budget: Budget) -> None:
         raise HTTPException(400, f"the rollout has reached its limit of {limit} {name} ({_SETTINGS[name]})")
 
 
-async def settle_call(budget: Budget, usage: tuple[int, int] | None) -> None:
-    """End a call that was admitted; `usage` are its input and output tokens, None if the model did not answer."""
+async def settle_call(budget: Budget, usage: Usage | None) -> None:
+    """End a call that was admitted; `usage` is that of its answer, None if the model did not answer."""
     await _count(budget, "settle", usage)
 
 
@@ -195,21 +203,30 @@ async def close_current_budget() -> dict[str, Any]:
     return counts
 
 
-def tokens_of_answer(answer: Any) -> tuple[int, int]:
-    """Return the input and output tokens that an answer of any OpenAI dialect reports; 0 for what it does not."""
-    usage = answer.get("usage") if isinstance(answer, dict) else getattr(answer, "usage", None)
+def tokens_of_answer(answer: Any) -> Usage:
+    """Return the tokens that an answer of any OpenAI dialect reports; 0 for what it does not."""
+    usage = _value(answer, "usage")
 
-    def count(*names: str) -> int:
-        for name in names:
-            value = usage.get(name) if isinstance(usage, dict) else getattr(usage, name, None)
-            if isinstance(value, int) and value > 0:
-                return value
-        return 0
+    def count(fields: Any, *names: str) -> int:
+        values = (_value(fields, name) for name in names)
+        return next((value for value in values if isinstance(value, int) and value > 0), 0)
 
-    return count("input_tokens", "prompt_tokens"), count("output_tokens", "completion_tokens")
+    read = _value(usage, "input_tokens_details") or _value(usage, "prompt_tokens_details")
+    written = _value(usage, "output_tokens_details") or _value(usage, "completion_tokens_details")
+    return (
+        count(usage, "input_tokens", "prompt_tokens"),
+        count(usage, "output_tokens", "completion_tokens"),
+        count(read, "cached_tokens"),
+        count(written, "reasoning_tokens"),
+    )
 
 
-async def _count(budget: Budget, operation: str, usage: tuple[int, int] | None = None) -> Any:
+def _value(fields: Any, name: str) -> Any:
+    """Return a field of a dictionary or an object; None if it is missing."""
+    return fields.get(name) if isinstance(fields, dict) else getattr(fields, name, None)
+
+
+async def _count(budget: Budget, operation: str, usage: Usage | None = None) -> Any:
     """Apply an operation in the cell that counts; None, with a warning, if that cell does not answer."""
     here = os.environ.get(CELL_ENV_VAR)
     if budget.cell >= len(_links) or str(budget.cell) == here:

@@ -25,7 +25,7 @@ logger = logging.getLogger("nemo_gym.serve")
 
 CLOSE_SECONDS = 10.0
 """Time within which a model server must return the counts of a rollout."""
-_COUNTS = ("calls", "turns", "input_tokens", "output_tokens")
+_COUNTS = ("calls", "turns", "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
 
 ClosePath = Callable[[str, str], Awaitable[Mapping[str, Any]]]
 """Posts to a path of a model server, by name, and returns the JSON object of the answer."""
@@ -135,9 +135,9 @@ def with_usage(answer: Any, counts: Mapping[str, Any]) -> Any:
     total = counts["input_tokens"] + counts["output_tokens"]
     usage = {
         "input_tokens": counts["input_tokens"],
-        "input_tokens_details": {"cached_tokens": 0},
+        "input_tokens_details": {"cached_tokens": counts["cached_tokens"]},
         "output_tokens": counts["output_tokens"],
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": counts["reasoning_tokens"]},
         "total_tokens": total,
     }
     reported = response.get("usage") if isinstance(response, dict) else getattr(response, "usage", None)
