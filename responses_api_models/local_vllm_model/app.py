@@ -88,6 +88,7 @@ class LocalVLLMModel(VLLMModel):
         """End this process when the engine ends: the run starts both again, and the rollouts count no attempt."""
         await self._engine.wait_for_end()
         logger.error("%s", self._engine.failure())
+        await self._engine.close()  # its workers may still hold the memory of the GPU
         os._exit(1)
 
 
