@@ -44,8 +44,8 @@ _TEXT = re.compile(r"(?P<key>[0-9a-f]{16})-c(?P<cell>\d{1,4})(?:-s(?P<steps>\d{1
 _SETTINGS = {"steps": "max_steps_per_rollout", "tokens": "max_tokens_per_rollout"}
 
 LimitName = Literal["steps", "tokens"]
-Usage = tuple[int, int, int, int]
-"""Input and output tokens, and the cached and reasoning tokens among them."""
+Usage = tuple[int, int, int, int, str]
+"""Input and output tokens, the cached and reasoning tokens among them, and the model."""
 AnswerT = TypeVar("AnswerT")
 
 
@@ -95,6 +95,8 @@ class BudgetCounts:
     output_tokens: int = 0
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    model: str = ""
+    """The model of the last answer, for its price."""
     reached_limit: LimitName | None = None
     """The limit because of which a call was refused."""
 
@@ -110,7 +112,7 @@ class BudgetCounts:
             return None
         return self.reached_limit
 
-    def settle(self, usage: Sequence[int] | None) -> None:
+    def settle(self, usage: Usage | None) -> None:
         """End a call; `usage` is the `Usage` of its answer, None without an answer."""
         self.in_flight -= 1
         if usage is not None:
@@ -119,6 +121,7 @@ class BudgetCounts:
             self.output_tokens += usage[1]
             self.cached_tokens += usage[2]
             self.reasoning_tokens += usage[3]
+            self.model = usage[4] or self.model
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts as JSON data."""
@@ -129,6 +132,7 @@ class BudgetCounts:
             "output_tokens": self.output_tokens,
             "cached_tokens": self.cached_tokens,
             "reasoning_tokens": self.reasoning_tokens,
+            "model": self.model,
             "reached_limit": self.reached_limit,
         }
 
@@ -188,7 +192,7 @@ async def count_call(call: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
     usage = None
     try:
         answer = await call()
-        usage = tokens_of_answer(answer)
+        usage = usage_of_answer(answer)
     finally:
         await settle_call(budget, usage)
     return answer
@@ -203,8 +207,8 @@ async def close_current_budget() -> dict[str, Any]:
     return counts
 
 
-def tokens_of_answer(answer: Any) -> Usage:
-    """Return the tokens that an answer of any OpenAI dialect reports; 0 for what it does not."""
+def usage_of_answer(answer: Any) -> Usage:
+    """Return the tokens and the model that an answer of any OpenAI dialect reports; 0 for what it does not."""
     usage = _value(answer, "usage")
 
     def count(fields: Any, *names: str) -> int:
@@ -218,6 +222,7 @@ def tokens_of_answer(answer: Any) -> Usage:
         count(usage, "output_tokens", "completion_tokens"),
         count(read, "cached_tokens"),
         count(written, "reasoning_tokens"),
+        str(_value(answer, "model") or ""),
     )
 
 
@@ -242,7 +247,7 @@ async def _count(budget: Budget, operation: str, usage: Usage | None = None) -> 
         return None
 
 
-def _apply(budget: Budget, operation: str, usage: Sequence[int] | None) -> Any:
+def _apply(budget: Budget, operation: str, usage: Usage | None) -> Any:
     """Apply an operation to the counts in this process."""
     if operation == "close":
         closed = _open_budgets.pop(budget.key)
