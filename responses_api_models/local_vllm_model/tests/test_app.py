@@ -13,6 +13,8 @@ import pytest
 from pydantic import ValidationError
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.serve.response_cache import ResponseCache
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.transport import http
 from responses_api_models.local_vllm_model.app import LocalVLLMModel, LocalVLLMModelConfig
@@ -110,6 +112,15 @@ async def test_an_engine_that_ends_ends_the_server(monkeypatch):
 
     assert statuses == [1]
     assert is_dead[0], "a worker that outlives vLLM keeps the memory of the GPU"
+
+
+def test_the_next_run_finds_the_stored_answers(tmp_path):
+    """Each run has another port, which says nothing about the answers."""
+    config = {"response_cache": True, "cache_dir": str(tmp_path)}
+    body = NeMoGymResponseCreateParamsNonStreaming(input="Hi")
+    keys = [ResponseCache.from_config(config, model().config)._path_of(body, "r") for _ in range(2)]
+
+    assert keys[0] == keys[1]
 
 
 def test_the_port_is_reserved_until_vllm_binds_it():
