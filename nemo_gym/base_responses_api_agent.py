@@ -57,7 +57,7 @@ from nemo_gym.serve.endpoints import (
     plan_for,
     resolved_signature,
 )
-from nemo_gym.serve.run_budget import LimitedAnswer, OpenBudgets, current_run_budget, set_run, with_usage
+from nemo_gym.serve.run_budget import LimitedAnswer, OpenBudgets, current_run_budget, set_run, spent_tokens, with_usage
 from nemo_gym.server_utils import (
     BaseServer,
     SimpleServer,
@@ -275,7 +275,8 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
     async def _run_within_budget(self, work: Awaitable[Any], budgets: OpenBudgets) -> Any:
         """Await a rollout and close its budget, if it has one; return its answer with the usage of all calls.
 
-        A rollout that reached a limit has a `LimitedAnswer`, also if the agent raised an error because of it.
+        A rollout that reached a limit has a `LimitedAnswer`, also if the agent raised an error because of it. Another
+        error carries the tokens that were spent, which count towards the limits of the run.
         """
         try:
             answer = await work
@@ -283,12 +284,13 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
             for budget in budgets:
                 budget.close_later(self._fetch_counts)
             raise
-        except Exception:
+        except Exception as error:
             if not budgets:
                 raise
             budget = budgets[0]
             counts = await budget.close(self._fetch_counts)
             if counts["reached_limit"] is None:
+                reply_log.attach_response(error, spent_tokens(counts))
                 raise
             return budget.limited_answer(None, counts)
         if not budgets or not budgets[0].is_open:

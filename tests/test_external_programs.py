@@ -10,9 +10,10 @@ from pydantic import ConfigDict
 from nemo_gym.base_resources_server import BaseRunRequest
 from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, Body, SimpleResponsesAPIAgent
 from nemo_gym.config_types import BaseServerConfig
+from nemo_gym.metrics.prices import PriceTable
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
 from nemo_gym.serve import rollout_budgets
-from nemo_gym.serve.rollout_budgets import Budget, BudgetCounts, parse_budget
+from nemo_gym.serve.rollout_budgets import Budget, BudgetCounts, parse_budget, usage_of_answer
 from nemo_gym.serve.run_budget import RunBudget, with_usage
 from nemo_gym.serve.session import SessionStore
 from nemo_gym.serve.webserver import serve_in_thread
@@ -34,6 +35,7 @@ class ProgramAgentConfig(BaseResponsesAPIAgentConfig):
     path: str = "/responses"
     calls: int = 4
     hides_refusals: bool = False
+    crashes: bool = False
 
 
 class ProgramRunRequest(BaseRunRequest):
@@ -57,6 +59,8 @@ class ProgramAgent(SimpleResponsesAPIAgent):
             answer = await reply.text()
             if reply.status != 200 and not self.config.hides_refusals:
                 raise RuntimeError(f"the harness failed: {answer}")
+        if self.config.crashes:
+            raise RuntimeError("the program ended with status 1")
         output = [{"type": "message", "role": "assistant", "id": "m", "content": []}]
         response = {"id": "r", "created_at": 0, "model": "m", "object": "response", "output": output}
         return {**body.model_dump(), "reward": 1.0, "response": response}
@@ -194,6 +198,49 @@ def test_the_text_of_a_budget_is_parsed_back_and_garbage_is_not() -> None:
         assert parse_budget(text) is None
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize("names", [("input", "output"), ("prompt", "completion")])
+async def test_cached_tokens_of_a_program_keep_their_price(names) -> None:
+    """Most input of a long conversation is cached, at a tenth of the price; as new input it would end the run early."""
+    read, written = (f"{name}_tokens" for name in names)
+    usage = {read: 900, f"{read}_details": {"cached_tokens": 800}, written: 50}
+    usage |= {f"{written}_details": {"reasoning_tokens": 40}, "total_tokens": 950}
+    counts, budget = BudgetCounts(), RunBudget({}, Allowance(steps=9))
+    budget.open_at("m", "0-0")
+    for _ in range(2):
+        assert counts.admit(Budget("0123456789abcdef")) is None
+        counts.settle(usage_of_answer({"usage": usage}))
+
+    async def post(server, path):
+        return counts.as_dict()
+
+    record = with_usage({"response": {"model": "m"}}, await budget.close(post))
+
+    assert record["response"]["usage"]["output_tokens_details"] == {"reasoning_tokens": 80}
+    prices = PriceTable({"m": {"input": 10.0, "cached_input": 1.0, "output": 100.0}})
+    assert prices.cost_of_record(record) == pytest.approx((200 * 10 + 1600 * 1 + 100 * 100) / 1e6)
+
+
+@pytest.mark.asyncio
+async def test_a_limited_rollout_without_an_answer_has_the_price_of_its_model(collect) -> None:
+    """Tokens of a model without a name have no price, and one such rollout would end a run with --max-cost."""
+    _, _, failed = await collect(max_steps_per_rollout=2)
+
+    (model,) = {line["response"]["model"] for line in failed}
+    assert model
+    assert PriceTable({model: {"input": 1.0, "output": 2.0}}).cost_of_record(failed[0]) > 0
+
+
+@pytest.mark.asyncio
+async def test_a_program_that_fails_has_spent_its_tokens(collect) -> None:
+    """Failed attempts are paid for as well; uncounted, a run whose program crashes would never reach its limit."""
+    tally, stored, failed = await collect(agent={"crashes": True})
+
+    assert (tally.failed.total(), stored) == (1, [])
+    assert failed[0]["response"]["usage"]["output_tokens"] == 4 * 3
+    assert failed[0]["response"]["model"] and "reward" not in failed[0]
+
+
 def test_calls_in_flight_count_against_the_turns() -> None:
     """Sub-agents call in parallel; together they must not exceed the limit."""
     counts, budget = BudgetCounts(), Budget("0123456789abcdef", steps=2)
@@ -231,10 +278,11 @@ async def test_another_cell_counts_for_the_cell_that_serves_the_call(monkeypatch
     await rollout_budgets.admit_call(budget)
     with pytest.raises(Exception, match="limit of 1 steps"):
         await rollout_budgets.admit_call(budget)
-    await rollout_budgets.settle_call(budget, (5, 6))
+    await rollout_budgets.settle_call(budget, (5, 6, 3, 2, "m"))
     counts = await rollout_budgets._count(budget, "close")
 
-    assert counts == {"calls": 1, "turns": 1, "input_tokens": 5, "output_tokens": 6, "reached_limit": "steps"}
+    tokens = {"input_tokens": 5, "output_tokens": 6, "cached_tokens": 3, "reasoning_tokens": 2, "model": "m"}
+    assert counts == {"calls": 1, "turns": 1, **tokens, "reached_limit": "steps"}
     assert len(calls) == 4
     assert await asyncio.wait_for(rollout_budgets._count(budget, "close"), 1) is None
 
@@ -246,7 +294,7 @@ async def test_a_cancelled_rollout_closes_its_budget_in_the_background() -> None
 
     async def post(server, path):
         closed.set_result((server, path))
-        return {"calls": 0, "turns": 0, "input_tokens": 0, "output_tokens": 0, "reached_limit": None}
+        return BudgetCounts().as_dict()
 
     budget = RunBudget({}, Allowance(steps=3))
     text = budget.open_at("m", "0-0")

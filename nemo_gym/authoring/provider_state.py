@@ -22,10 +22,10 @@ from nemo_gym.responses_converter import ResponsesConverter
 Json = dict[str, Any]
 
 ID_PREFIX = "rs_provider_"
-DETAILS, EXTRA = "reasoning_details", "extra_content"
+DETAILS, THINKING, EXTRA = "reasoning_details", "thinking_blocks", "extra_content"
 OF_CALLS = (EXTRA, "provider_specific_fields")
 """Fields of a tool call that the provider wants to see again."""
-OF_MESSAGES = (DETAILS, "thinking_blocks")
+OF_MESSAGES = (DETAILS, THINKING)
 """Such fields of an answer."""
 _TEXTS = ("text", "summary", "data")
 
@@ -87,25 +87,41 @@ class StatefulConverter(ResponsesConverter):
 
 
 class ReasoningDetails:
-    """Joins the pieces of `reasoning_details` in a stream; without it the last piece would replace the others."""
+    """Joins the pieces of a provider's reasoning in a stream; without it the last piece would replace the others."""
 
     def __init__(self) -> None:
         self._details: dict[tuple[Any, Any], Json] = {}
+        self._thoughts: list[Json] = []
 
     def add(self, chunk: Json) -> None:
         """Add the pieces in one chunk: texts are appended, other fields replaced."""
         for choice in chunk.get("choices") or []:
-            for piece in (choice.get("delta") or {}).get(DETAILS) or []:
+            delta = choice.get("delta") or {}
+            for piece in delta.get(DETAILS) or []:
                 detail = self._details.setdefault((piece.get("index"), piece.get("type")), {})
                 for name, value in piece.items():
                     is_text = name in _TEXTS and isinstance(value, str) and isinstance(detail.get(name), str)
                     if value is not None:
                         detail[name] = detail[name] + value if is_text else value
+            for piece in delta.get(THINKING) or []:
+                self._add_thought(piece)
+
+    def _add_thought(self, piece: Json) -> None:
+        """Add a piece of a thought, which ends with its signature; a redacted one comes as a whole."""
+        is_thought = piece.get("type") == "thinking"
+        last = self._thoughts[-1] if self._thoughts else {}
+        if not is_thought or last.get("type") != "thinking" or last.get("signature"):
+            self._thoughts.append({name: value for name, value in piece.items() if value is not None})
+            return
+        last["thinking"] = (last.get("thinking") or "") + (piece.get("thinking") or "")
+        if piece.get("signature"):
+            last["signature"] = piece["signature"]
 
     def with_details(self, completion: NeMoGymChatCompletion) -> NeMoGymChatCompletion:
-        """Return the completion with the joined details."""
-        if not self._details:
+        """Return the completion with the joined pieces."""
+        joined = {DETAILS: list(self._details.values()), THINKING: self._thoughts}
+        if not any(joined.values()):
             return completion
         answer = to_dict(completion)
-        answer["choices"][0]["message"][DETAILS] = list(self._details.values())
+        answer["choices"][0]["message"] |= {name: value for name, value in joined.items() if value}
         return NeMoGymChatCompletion.model_validate(answer)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from nemo_gym.convert.anthropic_blocks import tool_use_block
+from nemo_gym.convert.anthropic_blocks import UNPARSED_ARGUMENTS, tool_use_block
 from nemo_gym.convert.chat_stream import index_of
 from nemo_gym.convert.json_access import (
     MESSAGES,
@@ -84,7 +84,9 @@ def message_from_events(events: Iterable[Any]) -> Json:
             _add_block_delta(blocks, inputs, event, path)
         elif kind == "message_delta" and message is not None:
             message |= dict_at(event, "delta", path)
-            message["usage"] = optional_dict_at(message, "usage", path) | optional_dict_at(event, "usage", path)
+            usage = optional_dict_at(event, "usage", path)  # null: as at the start of the message
+            known = {name: count for name, count in usage.items() if count is not None}
+            message["usage"] = optional_dict_at(message, "usage", path) | known
         elif kind == "message_stop" and message is not None:
             _parse_inputs(blocks, inputs)
             return message | {"content": [blocks[index] for index in sorted(blocks)]}
@@ -113,12 +115,16 @@ def _add_block_delta(blocks: dict[int, Json], inputs: dict[int, str], event: Jso
 
 
 def _parse_inputs(blocks: dict[int, Json], inputs: dict[int, str]) -> None:
-    """Set the input of each tool use block to its parsed JSON text from `inputs`."""
+    """Set the input of each tool use block to its parsed JSON text from `inputs`.
+
+    A text that is no JSON object is kept under a key: an answer that reaches its token limit may end inside a call.
+    """
     for index, text in inputs.items():
         try:
-            blocks[index]["input"] = json.loads(text) if text else {}
-        except (ValueError, RecursionError) as error:
-            raise ConversionError("a tool's input is not JSON", where=f"content[{index}]") from error
+            tool_input = json.loads(text) if text else {}
+        except (ValueError, RecursionError):
+            tool_input = None
+        blocks[index]["input"] = tool_input if isinstance(tool_input, dict) else {UNPARSED_ARGUMENTS: text}
 
 
 class MessageEncoder:

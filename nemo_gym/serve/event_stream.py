@@ -116,17 +116,20 @@ async def _chunks(
         yield keep_alive
     while not (task.done() and queue.empty()):
         get = asyncio.create_task(queue.get())
+        chunk = b""
         try:
             await asyncio.wait({task, get}, timeout=KEEP_ALIVE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if get.done():
                 chunks = [get.result()]
                 while not queue.empty():
                     chunks.append(queue.get_nowait())
-                yield b"".join(chunks)
-            elif not task.done() and keep_alive:
-                yield keep_alive
+                chunk = b"".join(chunks)
+            elif not task.done():
+                chunk = keep_alive or b""
         finally:
-            get.cancel()
+            get.cancel()  # before the `yield`: while the client reads a comment, `get` could take an event and lose it
+        if chunk:
+            yield chunk
     answer = task.result()
     try:
         if isinstance(answer, Response) and answer.status_code >= 400:

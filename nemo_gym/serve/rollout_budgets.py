@@ -44,6 +44,8 @@ _TEXT = re.compile(r"(?P<key>[0-9a-f]{16})-c(?P<cell>\d{1,4})(?:-s(?P<steps>\d{1
 _SETTINGS = {"steps": "max_steps_per_rollout", "tokens": "max_tokens_per_rollout"}
 
 LimitName = Literal["steps", "tokens"]
+Usage = tuple[int, int, int, int, str]
+"""Input and output tokens, the cached and reasoning tokens among them, and the model."""
 AnswerT = TypeVar("AnswerT")
 
 
@@ -91,6 +93,10 @@ class BudgetCounts:
     """Calls that the model answered."""
     input_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    model: str = ""
+    """The model of the last answer, for its price."""
     reached_limit: LimitName | None = None
     """The limit because of which a call was refused."""
 
@@ -106,13 +112,16 @@ class BudgetCounts:
             return None
         return self.reached_limit
 
-    def settle(self, usage: Sequence[int] | None) -> None:
-        """End a call: `usage` are the input and output tokens of its answer, None without an answer."""
+    def settle(self, usage: Usage | None) -> None:
+        """End a call; `usage` is the `Usage` of its answer, None without an answer."""
         self.in_flight -= 1
         if usage is not None:
             self.turns += 1
             self.input_tokens += usage[0]
             self.output_tokens += usage[1]
+            self.cached_tokens += usage[2]
+            self.reasoning_tokens += usage[3]
+            self.model = usage[4] or self.model
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts as JSON data."""
@@ -121,6 +130,9 @@ class BudgetCounts:
             "turns": self.turns,
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
+            "cached_tokens": self.cached_tokens,
+            "reasoning_tokens": self.reasoning_tokens,
+            "model": self.model,
             "reached_limit": self.reached_limit,
         }
 
@@ -162,8 +174,8 @@ async def admit_call(budget: Budget) -> None:
         raise HTTPException(400, f"the rollout has reached its limit of {limit} {name} ({_SETTINGS[name]})")
 
 
-async def settle_call(budget: Budget, usage: tuple[int, int] | None) -> None:
-    """End a call that was admitted; `usage` are its input and output tokens, None if the model did not answer."""
+async def settle_call(budget: Budget, usage: Usage | None) -> None:
+    """End a call that was admitted; `usage` is that of its answer, None if the model did not answer."""
     await _count(budget, "settle", usage)
 
 
@@ -180,7 +192,7 @@ async def count_call(call: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
     usage = None
     try:
         answer = await call()
-        usage = tokens_of_answer(answer)
+        usage = usage_of_answer(answer)
     finally:
         await settle_call(budget, usage)
     return answer
@@ -195,21 +207,31 @@ async def close_current_budget() -> dict[str, Any]:
     return counts
 
 
-def tokens_of_answer(answer: Any) -> tuple[int, int]:
-    """Return the input and output tokens that an answer of any OpenAI dialect reports; 0 for what it does not."""
-    usage = answer.get("usage") if isinstance(answer, dict) else getattr(answer, "usage", None)
+def usage_of_answer(answer: Any) -> Usage:
+    """Return the tokens and the model that an answer of any OpenAI dialect reports; 0 for what it does not."""
+    usage = _value(answer, "usage")
 
-    def count(*names: str) -> int:
-        for name in names:
-            value = usage.get(name) if isinstance(usage, dict) else getattr(usage, name, None)
-            if isinstance(value, int) and value > 0:
-                return value
-        return 0
+    def count(fields: Any, *names: str) -> int:
+        values = (_value(fields, name) for name in names)
+        return next((value for value in values if isinstance(value, int) and value > 0), 0)
 
-    return count("input_tokens", "prompt_tokens"), count("output_tokens", "completion_tokens")
+    read = _value(usage, "input_tokens_details") or _value(usage, "prompt_tokens_details")
+    written = _value(usage, "output_tokens_details") or _value(usage, "completion_tokens_details")
+    return (
+        count(usage, "input_tokens", "prompt_tokens"),
+        count(usage, "output_tokens", "completion_tokens"),
+        count(read, "cached_tokens"),
+        count(written, "reasoning_tokens"),
+        str(_value(answer, "model") or ""),
+    )
 
 
-async def _count(budget: Budget, operation: str, usage: tuple[int, int] | None = None) -> Any:
+def _value(fields: Any, name: str) -> Any:
+    """Return a field of a dictionary or an object; None if it is missing."""
+    return fields.get(name) if isinstance(fields, dict) else getattr(fields, name, None)
+
+
+async def _count(budget: Budget, operation: str, usage: Usage | None = None) -> Any:
     """Apply an operation in the cell that counts; None, with a warning, if that cell does not answer."""
     here = os.environ.get(CELL_ENV_VAR)
     if budget.cell >= len(_links) or str(budget.cell) == here:
@@ -225,7 +247,7 @@ async def _count(budget: Budget, operation: str, usage: tuple[int, int] | None =
         return None
 
 
-def _apply(budget: Budget, operation: str, usage: Sequence[int] | None) -> Any:
+def _apply(budget: Budget, operation: str, usage: Usage | None) -> Any:
     """Apply an operation to the counts in this process."""
     if operation == "close":
         closed = _open_budgets.pop(budget.key)

@@ -25,7 +25,7 @@ logger = logging.getLogger("nemo_gym.serve")
 
 CLOSE_SECONDS = 10.0
 """Time within which a model server must return the counts of a rollout."""
-_COUNTS = ("calls", "turns", "input_tokens", "output_tokens")
+_COUNTS = ("calls", "turns", "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
 
 ClosePath = Callable[[str, str], Awaitable[Mapping[str, Any]]]
 """Posts to a path of a model server, by name, and returns the JSON object of the answer."""
@@ -80,7 +80,7 @@ class RunBudget:
         A server that does not answer adds nothing: a rollout is not lost because its calls cannot be counted.
         """
         servers, self._servers = self._servers, {}
-        sums: dict[str, Any] = {**dict.fromkeys(_COUNTS, 0), "reached_limit": None}
+        sums: dict[str, Any] = {**dict.fromkeys(_COUNTS, 0), "model": "", "reached_limit": None}
         for server, path in servers.items():
             try:
                 async with asyncio.timeout(CLOSE_SECONDS):
@@ -90,6 +90,7 @@ class RunBudget:
                 continue
             for name in _COUNTS:
                 sums[name] += counts[name]
+            sums["model"] = counts["model"] or sums["model"]
             sums["reached_limit"] = counts["reached_limit"] or sums["reached_limit"]
         return sums
 
@@ -108,9 +109,23 @@ class RunBudget:
     def limited_answer(self, answer: Any, counts: Mapping[str, Any]) -> LimitedAnswer:
         """Return the answer of a `/run` that reached a limit: that of the agent, if it gave one, without a reward."""
         record = {name: value for name, value in _as_fields(self._body, answer).items() if name != REWARD_KEY}
-        record.setdefault(RESPONSE_KEY_NAME, empty_response("", int(time.time()), "") | {"status": "incomplete"})
+        record.setdefault(
+            RESPONSE_KEY_NAME, empty_response("", int(time.time()), counts["model"]) | {"status": "incomplete"}
+        )
         record |= {NG_FAILURE_CLASS_KEY: LIMIT_CLASS, NG_FAILURE_DETAIL_KEY: {"which": counts["reached_limit"]}}
         return LimitedAnswer(with_usage(record, counts))
+
+
+def spent_tokens(counts: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a response without output whose usage is what a failed `/run` has spent; None if it spent nothing."""
+    if not counts["turns"]:
+        return None
+    response: dict[str, Any] = with_usage({RESPONSE_KEY_NAME: _unfinished_response(counts)}, counts)[RESPONSE_KEY_NAME]
+    return response
+
+
+def _unfinished_response(counts: Mapping[str, Any]) -> dict[str, Any]:
+    return empty_response("", int(time.time()), counts["model"]) | {"status": "incomplete"}
 
 
 def _as_fields(body: Any, answer: Any) -> dict[str, Any]:
@@ -135,9 +150,9 @@ def with_usage(answer: Any, counts: Mapping[str, Any]) -> Any:
     total = counts["input_tokens"] + counts["output_tokens"]
     usage = {
         "input_tokens": counts["input_tokens"],
-        "input_tokens_details": {"cached_tokens": 0},
+        "input_tokens_details": {"cached_tokens": counts["cached_tokens"]},
         "output_tokens": counts["output_tokens"],
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": counts["reasoning_tokens"]},
         "total_tokens": total,
     }
     reported = response.get("usage") if isinstance(response, dict) else getattr(response, "usage", None)

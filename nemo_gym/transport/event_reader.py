@@ -21,14 +21,19 @@ EVENT_STREAM = "text/event-stream"
 
 _STATUS_OF_CODE = {
     "authentication_error": 401,
+    "billing_error": 402,
     "context_length_exceeded": 400,
     "insufficient_quota": 402,
     "invalid_prompt": 400,
     "invalid_request_error": 400,
     "not_found_error": 404,
+    "overloaded_error": 529,
     "permission_error": 403,
     "rate_limit_error": 429,
     "rate_limit_exceeded": 429,
+    "request_too_large": 413,
+    "server_is_overloaded": 503,
+    "timeout_error": 504,
 }
 """The status of an error inside a stream, by its code or type; other texts mean 500."""
 

@@ -64,6 +64,12 @@ class LiteLLMModel(ChatModel):
         return litellm
 
     @cached_property
+    def _api_error(self) -> type[Exception]:
+        """The base class of litellm's errors about a provider, which is that of its client package."""
+        error: type[Exception] = importlib.import_module("openai").APIError
+        return error
+
+    @cached_property
     def _slots(self) -> asyncio.Semaphore:
         return asyncio.Semaphore(self.config.max_concurrent_requests)
 
@@ -81,7 +87,7 @@ class LiteLLMModel(ChatModel):
             return builder.completion()
         except ConversionError as error:
             raise ModelFailed(error.problem, where=self.config.name) from error
-        except self._litellm.exceptions.APIError as error:
+        except self._api_error as error:
             raise self._failure(error) from error
 
     async def _call(self, payload: Json) -> Any:
@@ -90,14 +96,10 @@ class LiteLLMModel(ChatModel):
         options |= {"api_key": self.config.api_key, "api_base": self.config.api_base}
         options |= {"timeout": deadlines.seconds_left()}
         arguments = {name: value for name, value in options.items() if value is not None}
-        errors = self._litellm.exceptions
         async with self._slots:
             try:
                 return await self._litellm.acompletion(**arguments)
-            except (errors.APIError, errors.BadRequestError, errors.AuthenticationError, errors.RateLimitError,
-                    errors.NotFoundError, errors.PermissionDeniedError, errors.UnprocessableEntityError,
-                    errors.Timeout, errors.APIConnectionError, errors.InternalServerError,
-                    errors.ServiceUnavailableError) as error:  # fmt: skip
+            except self._api_error as error:
                 raise self._failure(error) from error
 
     def _failure(self, error: Any) -> Exception:

@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import Field, PrivateAttr, field_validator
 
+from nemo_gym.transport.model_client import PacedOpenAI
 from responses_api_models.local_vllm_model.engine import LocalEngine
 from responses_api_models.vllm_model.app import VLLMModel, VLLMModelConfig
 
@@ -54,16 +55,26 @@ class LocalVLLMModel(VLLMModel):
     _engine: LocalEngine = PrivateAttr()
 
     def model_post_init(self, context: Any) -> None:
-        """Prepare the engine, and make its address that of the model."""
+        """Prepare the engine."""
         env = dict(self.config.vllm_serve_env_vars)
         if self.config.hf_home is not None:
             env["HF_HOME"] = self.config.hf_home
         self._engine = LocalEngine(
             self.config.vllm_command, self.config.model, self.config.vllm_serve_kwargs, env, where=self.config.name
         )
-        address = {"base_url": [self._engine.url], "api_key": self._engine.api_key}
-        self.config = self.config.model_copy(update=address)
         super().model_post_init(context)
+
+    def make_clients(self) -> list[PacedOpenAI]:
+        """Create the client of the engine. The configuration stays that of the run: it is part of cache keys."""
+        return [
+            PacedOpenAI(
+                name=self.config.name,
+                base_url=self._engine.url,
+                api_key=self._engine.api_key,
+                default_headers=self.config.default_headers,
+                max_concurrent_requests=self.config.max_concurrent_requests,
+            )
+        ]
 
     def setup_webserver(self) -> FastAPI:
         app = super().setup_webserver()
@@ -88,6 +99,7 @@ class LocalVLLMModel(VLLMModel):
         """End this process when the engine ends: the run starts both again, and the rollouts count no attempt."""
         await self._engine.wait_for_end()
         logger.error("%s", self._engine.failure())
+        await self._engine.close()  # its workers may still hold the memory of the GPU
         os._exit(1)
 
 

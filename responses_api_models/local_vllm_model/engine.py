@@ -8,6 +8,7 @@ import secrets
 import shutil
 import signal
 import socket
+import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,6 +24,8 @@ POLL_SECONDS, PROBE_SECONDS, STOP_SECONDS = 0.5, 5.0, 15.0
 LOG_LINES = 30
 LINE_BYTES = 1 << 20
 """Maximum length of a line of the engine's log."""
+SHOWN_CHARACTERS = 1000
+"""Characters of a line that are kept; progress bars write one long line."""
 
 
 class EngineFailed(GymError):
@@ -53,11 +56,15 @@ def command_line(
     return words
 
 
-def unused_port() -> int:
-    """Return a port that no process listens on; the engine binds it itself."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def reserved_port() -> socket.socket:
+    """Return a socket that reserves a port until it is closed; only programs that reuse addresses can bind the port.
+
+    vLLM imports for many seconds before it binds its port. Without the reservation another program could get it.
+    """
+    reservation = socket.socket()
+    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reservation.bind(("127.0.0.1", 0))
+    return reservation
 
 
 class LocalEngine:
@@ -77,7 +84,9 @@ class LocalEngine:
                 where=where,
                 fix="pip install vllm, or set vllm_command to its path; for a running vLLM use vllm_model",
             )
-        self.port, self.api_key = unused_port(), secrets.token_urlsafe(32)
+        reservation = reserved_port()
+        self._release_port = weakref.finalize(self, reservation.close)  # also for an engine that is never started
+        self.port, self.api_key = int(reservation.getsockname()[1]), secrets.token_urlsafe(32)
         self.url = f"http://127.0.0.1:{self.port}/v1"
         self._words = command_line(command, model, self.port, options, served_name=model)
         self._env = {**os.environ, **env, "VLLM_API_KEY": self.api_key}
@@ -149,13 +158,14 @@ class LocalEngine:
                 continue
             if not line:
                 return
-            text = line.decode(errors="replace").rstrip()
+            text = line.decode(errors="replace").rstrip()[-SHOWN_CHARACTERS:]
             self._lines.append(text)
             logger.debug("vllm: %s", text)
 
     async def close(self) -> None:
         """End the process and those that it started: with SIGTERM, then with SIGKILL."""
         process, self._process = self._process, None
+        self._release_port()
         if process is None:
             return
         for number in (signal.SIGTERM, signal.SIGKILL):

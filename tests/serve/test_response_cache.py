@@ -8,10 +8,15 @@ import pytest
 from fastapi.testclient import TestClient
 from pydantic import BaseModel
 
+from nemo_gym.base_responses_api_model import (
+    Body,
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
+)
 from nemo_gym.rollouts.run_identity import server_fields
 from nemo_gym.serve.response_cache import ResponseCache
 from nemo_gym.transport.call_timing import set_current_rollout
-from tests.test_base_responses_api_model import USER, Failing, model
+from tests.test_base_responses_api_model import USER, Echo, Failing, model, response
 
 
 class Question(BaseModel):
@@ -86,6 +91,32 @@ def test_errors_are_not_stored(tmp_path: Path) -> None:
 
     assert client.post("/v1/responses", json={"input": USER}).status_code == 500
     assert list(tmp_path.rglob("*.json")) == []
+
+
+def test_a_response_that_failed_is_not_stored(tmp_path: Path) -> None:
+    """The Responses API reports some failures of an endpoint in a response with the HTTP status 200."""
+
+    class FailingInside(Echo):
+        async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
+            return response(status="failed", output=[], error={"code": "server_error", "message": "try again"})
+
+    server = model(FailingInside, {"response_cache": True, "cache_dir": str(tmp_path)})
+
+    answer = TestClient(server.setup_webserver()).post("/v1/responses", json={"input": USER}).json()
+
+    assert answer["status"] == "failed"
+    assert list(tmp_path.rglob("*.json")) == []
+
+
+def test_repeats_of_an_external_program_get_answers_of_their_own(tmp_path: Path) -> None:
+    """A program sends no header of ours: its rollout is known by the base URL that the agent gave to it."""
+    server = model(global_config={"response_cache": True, "cache_dir": str(tmp_path)})
+    client = TestClient(server.setup_webserver())
+
+    for rollout_id in ("5-0", "5-1", "5-1-a2", "6-1", "mine-1", "mine-2", "mine-2"):
+        client.post(f"/ng-rollout/{rollout_id}/v1/responses", json={"input": USER})
+
+    assert len(server.requests) == 4, "two repeats, and two ids that are not of the collector"
 
 
 @pytest.mark.parametrize(("config", "fields"), [({"response_cache": True}, {"response_cache": True}), ({}, {})])

@@ -236,6 +236,37 @@ async def test_clients_of_other_dialects_can_stream(path):
     assert b"Let me look." in whole or (b'"Let me "' in whole and b'"look."' in whole)
 
 
+async def test_a_stream_that_ends_inside_a_tool_call_is_an_answer_that_was_cut_off():
+    """The model used up its tokens: that is the outcome of the rollout, not a failure of the endpoint."""
+    delta = {"type": "input_json_delta", "partial_json": '{"city": "Par'}
+    end = {"type": "message_delta", "delta": {"stop_reason": "max_tokens"}, "usage": {"output_tokens": 7}}
+    end["usage"] |= {"input_tokens": None, "cache_read_input_tokens": None}  # some gateways repeat them as null
+    events = [STREAM[0], *block_events(0, {**CALL, "input": {}}, delta), end, STREAM[-1]]
+    async with (
+        listening(**{"v1/messages": Reply(events=events)}) as endpoint,
+        OpenStream(model(endpoint.url), "/v1/responses", {"input": [USER], "stream": True}) as stream,
+    ):
+        whole = await stream.read_all()
+
+    last = [json.loads(line[6:]) for line in whole.decode().splitlines() if line.startswith("data: {")][-1]
+    assert (last["type"], last["response"]["status"]) == ("response.completed", "incomplete")
+    assert last["response"]["output"][0]["arguments"] == '{"city": "Par'
+    assert last["response"]["usage"]["input_tokens"] == 15
+    assert last["response"]["usage"]["input_tokens_details"] == {"cached_tokens": 5}
+
+
+async def test_an_endpoint_that_is_overloaded_at_the_begin_of_a_stream_is_asked_again():
+    """Anthropic may accept a request before it reports the overload as the first event."""
+    busy = Reply(events=[{"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}])
+    async with (
+        listening(**{"v1/messages": [busy, Reply(events=STREAM)]}) as endpoint,
+        OpenStream(model(endpoint.url), "/v1/responses", {"input": [USER], "stream": True}) as stream,
+    ):
+        whole = await stream.read_all()
+
+    assert b"response.completed" in whole and len(endpoint.calls) == 2
+
+
 async def test_an_empty_answer_has_a_message():
     """Agents read the last message of an answer, also of an empty one, streamed or not."""
     events = [STREAM[0], *STREAM[-2:]]

@@ -163,6 +163,21 @@ async def test_reasoning_details_of_openrouter_are_sent_again(stream):
     assert response["output"][-1]["summary"] == []
 
 
+async def test_signed_thoughts_that_arrive_in_pieces_are_sent_again_as_they_were():
+    """litellm streams Claude's thoughts in pieces, the signature last; Claude refuses a thought that was changed."""
+    first = {"type": "thinking", "thinking": "I need the tool.", "signature": "c2ln"}
+    hidden, second = {"type": "redacted_thinking", "data": "eHh4"}, {**first, "thinking": "Now.", "signature": "c2Nu"}
+    pieces = [{"type": "thinking", "thinking": part} for part in ("I need ", "the tool.")]
+    pieces += [{"type": "thinking", "thinking": "", "signature": "c2ln"}, hidden]
+    pieces += [{"type": "thinking", "thinking": "Now."}, {"type": "thinking", "thinking": "", "signature": "c2Nu"}]
+    deltas = [{"thinking_blocks": [piece]} for piece in pieces]
+    reply = Reply(events=[*map(chunk, deltas), chunk({"tool_calls": [{"index": 0, **call()}]}, "tool_calls")])
+
+    _, request = await two_turns(reply, stream=True)
+
+    assert request["messages"][1]["thinking_blocks"] == [first, hidden, second]
+
+
 async def test_an_answer_without_tool_calls_has_no_item_of_the_provider():
     """Verifiers read the last item of a response."""
     async with listening(chat=Reply(completion("four", reasoning="2 and 2", reasoning_details=DETAILS))) as endpoint:

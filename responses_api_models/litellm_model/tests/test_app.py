@@ -128,6 +128,26 @@ async def test_refusals_keep_their_status_and_message(status, error, expected, w
     assert "sk-secret" not in printed
 
 
+async def test_a_refusal_inside_a_stream_keeps_its_status(monkeypatch):
+    """litellm raises other classes than `APIError` while it streams; they are no defect of the model server."""
+    server = model("http://127.0.0.1:9/v1")
+
+    class Chunks:
+        def __aiter__(self):
+            return self
+
+        async def __anext__(self):
+            raise server._litellm.exceptions.RateLimitError("slow down", "openai", "m")
+
+    async def acompletion(**_: Any) -> Chunks:
+        return Chunks()
+
+    monkeypatch.setattr(server._litellm, "acompletion", acompletion)
+    answer = await ask(server, "/v1/chat/completions", {"messages": [USER], "stream": True})
+
+    assert answer.status == 429, await answer.text()
+
+
 async def test_a_prompt_that_is_too_long_is_a_limit():
     """It is the outcome of the row, not a failure of the run."""
     error = {"message": "This model's maximum context length is 10 tokens.", "code": "context_length_exceeded"}

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import subprocess
 import sys
 
 from aiohttp import web
@@ -16,7 +17,11 @@ def main() -> None:
     parser.add_argument("--max-model-len", type=int)
     parser.add_argument("--fail", action="store_true")
     parser.add_argument("--hang", action="store_true")
+    parser.add_argument("--worker", action="store_true")
     arguments = parser.parse_args()
+    if arguments.worker:
+        worker = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        print("worker", worker.pid, flush=True)
     print("loading", arguments.model, os.environ.get("HF_HOME"), flush=True)
     if arguments.fail:
         sys.exit("CUDA out of memory")

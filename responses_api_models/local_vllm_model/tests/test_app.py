@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import select
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ import pytest
 from pydantic import ValidationError
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.serve.response_cache import ResponseCache
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.transport import http
 from responses_api_models.local_vllm_model.app import LocalVLLMModel, LocalVLLMModelConfig
@@ -93,17 +97,51 @@ async def test_an_engine_that_ends_ends_the_server(monkeypatch):
         ended.set()
 
     monkeypatch.setattr("responses_api_models.local_vllm_model.app.os._exit", record_exit)
-    server = model()
+    server = model(vllm_serve_kwargs={"worker": True})
     app = server.setup_webserver()
     async with app.router.lifespan_context(app):
+        worker = os.pidfd_open(int(server._engine._lines[0].removeprefix("worker ")))
         call = asyncio.create_task(
             ask(server, "/v1/chat/completions", {"messages": [{"role": "user", "content": "die"}]})
         )
         async with asyncio.timeout(30):
             await ended.wait()
         call.cancel()
+        is_dead = await asyncio.to_thread(select.select, [worker], [], [], 10)
+        os.close(worker)
 
     assert statuses == [1]
+    assert is_dead[0], "a worker that outlives vLLM keeps the memory of the GPU"
+
+
+def test_the_next_run_finds_the_stored_answers(tmp_path):
+    """Each run has another port, which says nothing about the answers."""
+    config = {"response_cache": True, "cache_dir": str(tmp_path)}
+    body = NeMoGymResponseCreateParamsNonStreaming(input="Hi")
+    keys = [ResponseCache.from_config(config, model().config)._path_of(body, "r") for _ in range(2)]
+
+    assert keys[0] == keys[1]
+
+
+def test_the_port_is_reserved_until_vllm_binds_it():
+    """vLLM imports for many seconds first; connections and other servers take free ports meanwhile."""
+    server = model()
+
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", server._engine.port))
+
+
+async def test_a_line_without_an_end_is_cut():
+    """Progress bars write one line of megabytes, which would be in the error."""
+    code = "import sys; print('x' * 500_000, flush=True); sys.exit('CUDA out of memory')"
+    server = model(vllm_command=[sys.executable, "-c", code])
+    app = server.setup_webserver()
+
+    with pytest.raises(EngineFailed, match="CUDA out of memory") as failure:
+        async with app.router.lifespan_context(app):
+            pass
+
+    assert len(str(failure.value)) < 5000
 
 
 def test_a_missing_program_is_an_error_with_the_fix():
