@@ -7,7 +7,6 @@ import asyncio
 import logging
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -190,11 +189,13 @@ def _failure(reason: str, *, terminal: bool = False, stage: Any = None) -> Episo
 
 
 async def _finish(work: Awaitable[None]) -> None:
-    """Await work to its end, also if the caller is cancelled meanwhile; then raise the cancellation."""
+    """Await work to its end, also if the caller is cancelled meanwhile, even twice; then raise the cancellation."""
     task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        with suppress(asyncio.CancelledError):
-            await task
-        raise
+    cancellation: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancellation = error
+    if cancellation is not None:
+        raise cancellation

@@ -58,6 +58,7 @@ from nemo_gym.serve.endpoints import (
     resolved_signature,
 )
 from nemo_gym.serve.run_budget import LimitedAnswer, OpenBudgets, current_run_budget, set_run, spent_tokens, with_usage
+from nemo_gym.serve.session_closing import call_at_shutdown
 from nemo_gym.server_utils import (
     BaseServer,
     SimpleServer,
@@ -167,6 +168,7 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         app.post("/aggregate_metrics")(json_endpoint(self.aggregate_metrics))
         app.post("/v1/agent_sessions", include_in_schema=False)(json_endpoint(self._seed_agent_session))
         app.post("/v1/agent_sessions/close", include_in_schema=False)(json_endpoint(self._close_agent_session))
+        call_at_shutdown(app, self._agent_sessions.close_all)
         return app
 
     async def _seed_agent_session(self, request: Request, body: AgentSeedSessionRequest) -> AgentSeedSessionResponse:

@@ -146,6 +146,33 @@ async def test_a_cancelled_episode_is_cleaned_up() -> None:
     assert server.events == ["free second", "free first"]
 
 
+async def test_a_cleanup_ends_also_if_its_episode_is_cancelled_twice() -> None:
+    """The caller gives up, then the server stops: the sandbox of the episode must still be freed."""
+    server, cleaning, may_end = make_server(), asyncio.Event(), asyncio.Event()
+
+    async def free_slowly() -> None:
+        cleaning.set()
+        await may_end.wait()
+        server.events.append("free slowly")
+
+    async def run(request: EpisodeRequest, cleanup: CleanupContext) -> EpisodeResponse:
+        cleanup.register_cleanup("slow", free_slowly)
+        return EpisodeResponse(episode_id=request.episode_id, task_id=request.task.task_id, result={"reward": 1.0})
+
+    object.__setattr__(server, "run", run)
+    episode = asyncio.ensure_future(server.run_request(EpisodeRequest.model_validate(REQUEST)))
+    await cleaning.wait()
+    for _ in range(2):
+        episode.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    may_end.set()
+
+    with pytest.raises(asyncio.CancelledError):
+        await episode
+    assert server.events == ["free slowly"]
+
+
 async def test_an_answer_of_another_task_is_an_error() -> None:
     """It would be stored under the wrong task."""
     with pytest.raises(ValueError, match="the answer is that of"):

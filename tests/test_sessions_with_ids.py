@@ -186,6 +186,20 @@ def test_the_end_of_an_unknown_session_blocks_its_late_seed() -> None:
     assert client.post("/v1/agent_sessions", json=seed_body()).status_code == 409
 
 
+def test_open_sessions_end_when_the_server_stops(caplog: pytest.LogCaptureFixture) -> None:
+    """A run that is interrupted must not leave the sandboxes of its agents behind."""
+    agent, client = agent_client()
+    with client:
+        client.post("/v1/agent_sessions", json=seed_body())
+        client.cookies.clear()
+        client.post("/v1/agent_sessions", json=seed_body("a2"))
+        client.post("/v1/agent_sessions/close", json=CLOSE)
+        agent.log.append("close fails")
+
+    assert agent.log == ["seed a1", "seed a2", "close a1", "close a2"]
+    assert "a2 was not ended" in caplog.text
+
+
 def test_tools_of_the_request_replace_those_of_the_configuration() -> None:
     """A session may bring another address of the same tools."""
     tools = [DirectHTTPToolAccess(name=name, required=True, base_url="http://config") for name in ("a", "b")]

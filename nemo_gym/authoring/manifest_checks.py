@@ -68,6 +68,7 @@ def sync_manifest(path: Path, manifest: EnvironmentManifest, roots: Sequence[Pat
     """Copy mirrored values from config.yaml into the manifest; move comment lines to its top, drop other comments."""
     configured = configured_fields(resolve_manifest_config_path(path, manifest), roots, manifest.dataset_owner)
     written = {key: value for key, value in manifest.written_fields().items() if key not in MIRRORED}
+    configured["datasets"] = _with_own_fields(configured["datasets"], manifest.datasets)
     updated = EnvironmentManifest.model_validate({**written, **configured})
     comment = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
     text = "\n".join([*comment, yaml.safe_dump(updated.written_fields(), sort_keys=False, allow_unicode=True)])
@@ -135,8 +136,19 @@ def _agent_of(verifier: Any, instances: Mapping[str, Any], path: Path) -> Any:
 
 
 def _comparable(key: str, value: Any) -> Any:
-    """Return a value for comparison: datasets with the default of `num_repeats`, other values unchanged."""
-    return [{"num_repeats": 1, **dataset} for dataset in value or ()] if key == "datasets" else value
+    """Return a value for comparison: the mirrored fields of datasets with their default, other values unchanged."""
+    if key != "datasets":
+        return value
+    mirrored = (
+        {name: field for name, field in one.items() if name in ManifestDataset.model_fields} for one in value or ()
+    )
+    return [{"num_repeats": 1, **dataset} for dataset in mirrored]
+
+
+def _with_own_fields(datasets: Sequence[Mapping[str, Any]], written: Sequence[ManifestDataset]) -> list[dict[str, Any]]:
+    """Return the configured datasets with the fields that only their entries in the manifest have."""
+    own = {dataset.name: dataset.model_extra or {} for dataset in written}
+    return [{**dataset, **own.get(str(dataset["name"]), {})} for dataset in datasets]
 
 
 def _as_json(value: Any) -> str:

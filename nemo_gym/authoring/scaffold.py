@@ -16,6 +16,7 @@ import yaml
 
 from nemo_gym.authoring.manifest import DRIVER_PROFILE, FOLDERS, Kind
 from nemo_gym.catalog.atomic_files import StagedFiles
+from nemo_gym.catalog.rows import parse_row
 from nemo_gym.config.instances import instances_of
 from nemo_gym.errors import ConfigError
 
@@ -251,8 +252,9 @@ def _example_rows(verifier: str, roots: Sequence[Path], target: Path) -> dict[Pa
     source = folder / "data" / "example.jsonl" if folder is not None else None
     if source is None or not source.is_file():
         return {}
-    with source.open(encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in islice(lines, REUSED_ROWS)]
+    with source.open("rb") as lines:
+        filled = ((number, line) for number, line in enumerate(lines, start=1) if not line.isspace())
+        rows = [parse_row(line, f"{source}:{number}") for number, line in islice(filled, REUSED_ROWS)]
     kept = [{key: value for key, value in row.items() if key != "agent_ref"} for row in rows]
     return {target: "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept)}
 

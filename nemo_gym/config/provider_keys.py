@@ -26,7 +26,10 @@ def adopt_provider_key(tree: Tree, environ: Mapping[str, str]) -> list[str]:
     url = tree.get(URL)
     if tree.get(KEY) is not None or not isinstance(url, str):
         return []
-    host = urlsplit(url).hostname or ""
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:  # not a URL
+        return []
     for variable, hosts in PROVIDERS.items():
         if environ.get(variable) and any(host == one or (one[0] == "." and host.endswith(one)) for one in hosts):
             tree[KEY] = environ[variable]

@@ -29,7 +29,7 @@ from nemo_gym.rollouts.scoring_rules import AGENTS, MODELS, RESOURCES_SERVERS
 from nemo_gym.transport.deadlines import VERIFY_PATH, ModelCallTimeout, ToolCallTimeout, VerifyTimeout
 from nemo_gym.transport.error_causes import innermost_cause
 from nemo_gym.transport.large_bodies import ResponseTooLong
-from nemo_gym.transport.reply_log import split_error_body
+from nemo_gym.transport.reply_log import parse_error_body
 from nemo_gym.transport.response_errors import (
     ERROR_HEADER,
     FAILED_HEADER,
@@ -263,6 +263,6 @@ def generated_response(error: Exception) -> dict[str, Any] | None:
 
 def _error_parts(content: bytes) -> tuple[Any, dict[str, Any] | None]:
     try:
-        return split_error_body(orjson.loads(content))
-    except orjson.JSONDecodeError:
+        return parse_error_body(content)
+    except ValueError:
         return None, None

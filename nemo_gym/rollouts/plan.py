@@ -142,6 +142,11 @@ def read_lines(path: Path, limit: int | None = None) -> Iterator[Line]:
         yield from islice(filled, limit or None)
 
 
+def line_digest(line: bytes) -> bytes:
+    """Return the digest of a line: lines with the same digest are rows of one task."""
+    return hashlib.blake2b(line.strip(), digest_size=16).digest()
+
+
 class TaskNumbers:
     """Assign a task number to each line (identical lines share a task) and count the rollouts of each task.
 
@@ -168,7 +173,7 @@ class TaskNumbers:
         self._line_count = index + 1
         while index >= len(self._rollouts):
             self._rollouts.append(self._high_rollouts.pop(len(self._rollouts), 0))
-        first = self._first_lines.setdefault(hashlib.blake2b(line.strip(), digest_size=16).digest(), index)
+        first = self._first_lines.setdefault(line_digest(line), index)
         return first if own_number is None else own_number
 
     def next_rollouts(self, task: int, repeats: int) -> range:

@@ -15,7 +15,7 @@ from typing import Any
 from nemo_gym.catalog.rows import parse_row
 from nemo_gym.errors import ConfigError
 from nemo_gym.keys import TASK_INDEX_KEY_NAME
-from nemo_gym.rollouts.plan import Line, read_lines
+from nemo_gym.rollouts.plan import Line, line_digest, read_lines
 from nemo_gym.wire.stored_rollout import Row
 
 ID_FIELDS = ("id", "task_id", "sample_id", "question_id")
@@ -118,14 +118,19 @@ class RowSelection:
         """Yield the lines that fulfil the conditions, in the order of the file, with their task numbers."""
         predicate = parse_condition(self.where) if self.where else None
         missing, tasks = set(self.ids), None if self.tasks is None else set(self.tasks)
-        for index, (number, content, *_) in enumerate(read_lines(path)):
+        first_lines: dict[bytes, int] = {}
+        for position, (number, content, *_) in enumerate(read_lines(path)):
+            index = first_lines.setdefault(line_digest(content), position)
             if predicate is None and not self.ids and tasks is None:
                 yield number, content, index
                 continue
             row = parse_row(content, f"{path}:{number}")
-            task = row.get(TASK_INDEX_KEY_NAME, index)
+            own_number = row.get(TASK_INDEX_KEY_NAME)
+            task = index if own_number is None else own_number
             row_id = next((str(row[name]) for name in ID_FIELDS if row.get(name) is not None), str(task))
-            is_chosen = (not self.ids or row_id in self.ids) and (tasks is None or task in tasks)
+            is_chosen = (not self.ids or row_id in self.ids) and (
+                tasks is None or (isinstance(task, int) and task in tasks)
+            )
             missing.discard(row_id)
             if is_chosen and (predicate is None or predicate(row)):
                 yield number, content, index
@@ -155,7 +160,8 @@ def _read_at(path: Path, offsets: list[tuple[int, int, int]]) -> Iterator[Line]:
 def parse_condition(text: str) -> Predicate:
     """Return the predicate of a condition. It is parsed by Python's parser and never evaluated as code.
 
-    A comparison with a field that a row lacks, or of values that cannot be compared, is false.
+    A comparison with a field that a row lacks, or of values that cannot be compared, is false; `level == None` finds
+    the rows that lack a field.
 
     Raises:
         ConfigError: the condition is invalid.
@@ -183,11 +189,15 @@ def _predicate(node: ast.expr) -> Predicate:
         raise ValueError(f"{ast.unparse(node)!r} is not a comparison")
     if not all(type(compare) in _COMPARISONS for compare in node.ops):
         raise ValueError("only < <= > >= == !=, in and not in can be used")
-    operands = [_operand(side) for side in (node.left, *node.comparators)]
+    sides = (node.left, *node.comparators)
+    operands = [_operand(side) for side in sides]
+    names_null = any(isinstance(side, ast.Constant) and side.value is None for side in sides)
     comparisons = [_COMPARISONS[type(compare)] for compare in node.ops]
 
     def holds(row: Row) -> bool:
         values = [operand(row) for operand in operands]
+        if not names_null and any(value is None for value in values):
+            return False
         try:
             return all(
                 bool(compare(left, right))
@@ -218,6 +228,6 @@ def _operand(node: ast.expr) -> Callable[[Row], Any]:
         return read_field
     try:
         value = ast.literal_eval(node)
-    except ValueError:
+    except (ValueError, TypeError):  # a TypeError for {[1]}
         raise ValueError(f"{ast.unparse(node)!r} is neither a field nor a value") from None
     return lambda _row: value

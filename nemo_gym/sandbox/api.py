@@ -37,6 +37,9 @@ _T = TypeVar("_T")
 _THREAD_END_S = 5.0
 """Longest wait for the thread of a blocking sandbox to end."""
 
+_CANCEL_S = 30.0
+"""Longest wait for an interrupted operation of a blocking sandbox to end."""
+
 Provider = Mapping[str, Any] | SandboxProvider | Any
 
 
@@ -288,12 +291,24 @@ class LoopThread:
             self._loop.close()
 
     def run(self, operation: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        """Run an operation and wait for its result; cancel it if the caller is interrupted."""
-        future = asyncio.run_coroutine_threadsafe(operation(), self._loop)
+        """Run an operation and wait for its result; if the caller is interrupted, cancel it and wait for its end.
+
+        A sandbox that is being created is removed by then.
+        """
+        has_ended = threading.Event()
+
+        async def run_operation() -> _T:
+            try:
+                return await operation()
+            finally:
+                has_ended.set()
+
+        future = asyncio.run_coroutine_threadsafe(run_operation(), self._loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()
+            has_ended.wait(_CANCEL_S)
             raise
 
     def end(self) -> None:

@@ -1,9 +1,11 @@
 """Sessions of an agent, whose id the caller chooses: each begins once, ends once, and does not begin again.
 
 The end of a session is remembered for a while: closing it again gives the same answer, and a late seed is refused.
+Sessions that are open when the server stops are ended then.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from time import monotonic
@@ -19,6 +21,10 @@ from nemo_gym.wire.session_requests import (
     AgentSeedSessionResponse,
 )
 
+logger = logging.getLogger("nemo_gym.serve")
+
+CLOSE_ALL_SECONDS = 8.0
+"""Time for the end of all sessions when the server stops, within `shutdown_timeout_seconds`."""
 AGENT_SESSION_COOKIE_KEY = "agent_session_id"
 """Key in the session cookie: the id of the agent's session."""
 
@@ -126,6 +132,24 @@ class AgentSessions:
                 del self._records[session_id]
             self._receipts[session_id] = _CloseReceipt(body, answer, monotonic() + self._retry_window_seconds)
             return answer
+
+    async def close_all(self) -> None:
+        """End the open sessions, because the server stops; what fails or takes too long is logged."""
+        ends = [asyncio.ensure_future(self._end(record.request)) for record in self._records.values()]
+        if not ends:
+            return
+        _, unfinished = await asyncio.wait(ends, timeout=CLOSE_ALL_SECONDS)
+        if unfinished:
+            logger.warning("%d agent sessions did not end within %g s", len(unfinished), CLOSE_ALL_SECONDS)
+        for end in unfinished:
+            end.cancel()
+
+    async def _end(self, seed: AgentSeedSessionRequest) -> None:
+        body = AgentCloseSessionRequest(agent_session_id=seed.agent_session_id, episode_id=seed.episode_id)
+        try:
+            await self.close(body)
+        except Exception:  # the end is code of a server folder
+            logger.exception("the agent session %s was not ended", seed.agent_session_id)
 
     def _lock(self, session_id: str) -> asyncio.Lock:
         lock = self._locks.get(session_id)

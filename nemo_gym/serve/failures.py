@@ -49,8 +49,6 @@ _DEADLINE = DEADLINE_HEADER.encode("ascii")
 _ROLLOUT = ROLLOUT_HEADER.encode("ascii")
 _ALLOWANCE = deadlines.ALLOWANCE_HEADER.encode("ascii")
 
-_BODY_WITH_RESPONSE = b'{"' + reply_log.ERROR_TEXT_KEY.encode("ascii")
-
 _PACKAGES = re.compile(r"[/\\](?:site-packages|nemo_gym|lib/python[\d.]+)[/\\]|^<")
 """Paths of code that is not the server's own."""
 _HEADER_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -298,8 +296,9 @@ def _inner_text(content: object) -> str:
             if error.get("code") is None and isinstance(error.get("message"), str):
                 return str(error["message"])[:MAX_INNER_CONTENT]
     if isinstance(content, bytes | bytearray):
-        if content.startswith(_BODY_WITH_RESPONSE):  # the response stays with the rollout that generated it
-            content = orjson.dumps(reply_log.split_error_body(orjson.loads(content))[0])
+        if content.startswith(reply_log.BODY_WITH_RESPONSE):  # the response stays with the rollout that generated it
+            with suppress(ValueError):
+                content = orjson.dumps(reply_log.parse_error_body(bytes(content))[0])
         return bytes(content[:MAX_INNER_CONTENT]).decode("utf-8", errors="replace")
     return str(content)[:MAX_INNER_CONTENT]
 

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from contextvars import Context
 from time import monotonic
@@ -93,14 +93,19 @@ class SessionCloser:
 
     def close_at_shutdown(self, app: FastAPI) -> None:
         """Close all sessions when the app stops."""
-        inner_lifespan = app.router.lifespan_context
+        call_at_shutdown(app, self.close_all)
 
-        @asynccontextmanager
-        async def closing_lifespan(running_app: Any) -> AsyncIterator[Any]:
-            async with inner_lifespan(running_app) as state:
-                try:
-                    yield state
-                finally:
-                    await self.close_all()
 
-        app.router.lifespan_context = closing_lifespan
+def call_at_shutdown(app: FastAPI, close_all: Callable[[], Awaitable[None]]) -> None:
+    """Await `close_all` when the app stops."""
+    inner_lifespan = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def closing_lifespan(running_app: Any) -> AsyncIterator[Any]:
+        async with inner_lifespan(running_app) as state:
+            try:
+                yield state
+            finally:
+                await close_all()
+
+    app.router.lifespan_context = closing_lifespan

@@ -5,17 +5,21 @@ of a collector. An exception carries the response to the error answer (`attach_r
 """
 
 import asyncio
+import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
+import orjson
 from pydantic import BaseModel
 
 from nemo_gym.keys import NG_TURNS_KEY, RESPONSE_KEY_NAME
 from nemo_gym.transport.client_response import get_response_json
 
 ERROR_TEXT_KEY = "_ng_error"
+BODY_WITH_RESPONSE = f'{{"{ERROR_TEXT_KEY}":'.encode("ascii")
+"""Begin of the body of an error answer with a response."""
 _RESPONSE_ATTRIBUTE = "nemo_gym_response"
 READ_SECONDS = 0.25
 """Time for reading a reply whose body had not arrived when the rollout was cancelled."""
@@ -64,6 +68,20 @@ def split_error_body(body: Any) -> tuple[Any, dict[str, Any] | None]:
     if isinstance(body, dict) and body.keys() == {ERROR_TEXT_KEY, RESPONSE_KEY_NAME}:
         return body[ERROR_TEXT_KEY], body[RESPONSE_KEY_NAME]
     return body, None
+
+
+def parse_error_body(content: bytes) -> tuple[Any, dict[str, Any] | None]:
+    """Return the text of an error answer and the response in it; a body that was cut has only its text.
+
+    Raises:
+        ValueError: the body is not JSON.
+    """
+    try:
+        return split_error_body(orjson.loads(content))
+    except orjson.JSONDecodeError:
+        if not content.startswith(BODY_WITH_RESPONSE):
+            raise
+    return json.JSONDecoder().raw_decode(content.decode("utf-8", "replace"), len(BODY_WITH_RESPONSE))[0], None
 
 
 async def _read_response(reply: Any) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from nemo_gym.authoring.manifest import read_manifest
 from nemo_gym.authoring.manifest_checks import (
@@ -38,6 +39,18 @@ def problems(root: Path) -> list[str]:
 def test_a_generated_benchmark_has_no_problems(benchmark: Path) -> None:
     """The first thing an author runs must pass."""
     assert problems(benchmark) == []
+
+
+def test_further_fields_of_a_dataset_are_no_difference_and_stay(benchmark: Path) -> None:
+    """A manifest may describe a dataset in more words than the configuration has."""
+    path = benchmark / FOLDER / "manifest.yaml"
+    fields = yaml.safe_load(path.read_text())
+    fields["datasets"][0]["card"] = "hub/mine"
+    path.write_text(yaml.safe_dump(fields, sort_keys=False))
+
+    assert problems(benchmark) == []
+    sync_manifest(path, read_manifest(path), [benchmark])
+    assert read_manifest(path).datasets[0].model_extra == {"card": "hub/mine"}
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ def test_the_key_of_the_provider_is_used_and_reported(url, variable):
         "https://api.openai.com.evil.example/v1",
         "https://evil.example/api.openai.com",
         "https://api.openai.com@evil.example/v1",
+        "https://[api.openai.com/v1",
         None,
     ],
 )

@@ -61,6 +61,29 @@ def test_a_row_keeps_its_task_number(tmp_path: Path) -> None:
     assert [str(job.key) for job in jobs] == ["3-0", "3-1", "17-0", "17-1"]
 
 
+def test_equal_rows_are_one_task_in_every_selection(tmp_path: Path) -> None:
+    """A resumed or repeated selection must not count the second copy of a row as a task of its own."""
+    path = tmp_path / "rows.jsonl"
+    texts = ["a", "b", "a", "c", "a"]
+    path.write_text("".join(json.dumps({"responses_create_params": {"input": text}}) + "\n" for text in texts))
+
+    def keys(selection: RowSelection) -> list[str]:
+        return [str(job.key) for job in plan_jobs(selection.lines(path), PlanOptions(agent_name="a"), source="rows")]
+
+    assert keys(RowSelection()) == ["0-0", "1-0", "0-1", "3-0", "0-2"]
+    assert keys(RowSelection(tasks=(0,))) == ["0-0", "0-1", "0-2"]
+    assert keys(RowSelection(limit="3-5")) == ["0-0", "3-0", "0-1"]
+    assert sorted(keys(RowSelection(shuffle_seed=1))) == sorted(keys(RowSelection()))
+
+
+def test_a_task_number_that_is_no_number_is_not_a_crash(tmp_path: Path) -> None:
+    """The plan reports it with its line, if the row is selected."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"_ng_task_index": [3]}\n{"_ng_task_index": 4}\n')
+
+    assert [line[0] for line in RowSelection(tasks=(4,)).lines(path)] == [2]
+
+
 @pytest.mark.parametrize(("options", "problem"), [({"where": "level > 9"}, "no row is selected"), ({}, "has no rows")])
 def test_no_rows_are_an_error(tmp_path: Path, rows: Path, options: dict[str, str], problem: str) -> None:
     """A run of nothing once ended with status 0 and moved earlier results aside."""
@@ -77,7 +100,9 @@ def test_an_unknown_id_is_an_error(rows: Path) -> None:
         select(rows, ids=("r1", "r99"))
 
 
-@pytest.mark.parametrize("text", ["level >", "level", "f(level) > 1", "level is None", "1 + level > 2", "(" * 300])
+@pytest.mark.parametrize(
+    "text", ["level >", "level", "f(level) > 1", "level is None", "1 + level > 2", "(" * 300, "level in {[1]}"]
+)
 def test_a_condition_that_is_no_comparison_is_refused(text: str) -> None:
     """Conditions are data: they are never executed."""
     with pytest.raises(ConfigError, match="cannot read"):
@@ -89,3 +114,12 @@ def test_values_that_cannot_be_compared_do_not_match() -> None:
     condition = parse_condition("level > 3")
 
     assert [condition(row) for row in ({"level": 4}, {"level": "high"}, {}, {"level": None})] == [True, *[False] * 3]
+
+
+def test_a_field_that_a_row_lacks_fulfils_no_comparison_except_with_none() -> None:
+    """`level != 3` must not select the rows without a level."""
+    rows = [{"level": 3}, {"level": 4}, {"other": 3}, {"level": None}]
+
+    assert [parse_condition("level != 3")(row) for row in rows] == [False, True, False, False]
+    assert [parse_condition("level not in [3]")(row) for row in rows] == [False, True, False, False]
+    assert [parse_condition("level == None")(row) for row in rows] == [False, False, True, True]

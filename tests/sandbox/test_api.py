@@ -1,10 +1,12 @@
 """The sandbox API on a provider in memory."""
 
+import asyncio
 import contextlib
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 
 import pytest
 
@@ -276,6 +278,33 @@ def test_the_blocking_sandbox_ends_its_thread():
 
     assert threads_left(before) == []
     assert provider.open == {}
+
+
+def test_an_interrupted_start_of_a_blocking_sandbox_removes_what_it_has_created(monkeypatch):
+    """Ctrl-C while an image is pulled must not leave a container behind."""
+    creating, removed = threading.Event(), threading.Event()
+
+    class Slow(Memory):
+        async def create(self, spec):
+            creating.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                for _ in range(100):  # the removal takes several turns of the loop
+                    await asyncio.sleep(0)
+                removed.set()
+
+    def interrupt(_future):
+        creating.wait(10)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Future, "result", interrupt)
+    before = set(threading.enumerate())
+    with pytest.raises(KeyboardInterrupt):
+        Sandbox(Slow(), SandboxSpec()).start()
+
+    assert removed.is_set()
+    assert threads_left(before) == []
 
 
 def test_a_blocking_sandbox_that_cannot_start_leaves_no_thread(docker):

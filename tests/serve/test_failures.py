@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 
+import orjson
 import pytest
 from aiohttp import ClientResponseError, RequestInfo
 from fastapi import Request
@@ -14,9 +15,11 @@ from yarl import URL
 
 from nemo_gym.errors import DeadlineExceeded, EnvFailed, ServerUnreachable
 from nemo_gym.keys import DEADLINE_HEADER
+from nemo_gym.rollouts.attribution import response_text
 from nemo_gym.serve.app import create_app
 from nemo_gym.serve.failures import DeadlineMiddleware, FailureMiddleware, attribution_headers
 from nemo_gym.transport import deadlines
+from nemo_gym.transport.reply_log import attach_response, error_body
 from nemo_gym.transport.response_errors import ERROR_HEADER, FAILED_HEADER, UPSTREAM_STATUS_HEADER
 
 URL_ = URL("http://h:1/x")
@@ -67,6 +70,24 @@ def test_a_failed_inner_call_says_which_server_and_what_it_said():
 
     assert answer.status_code == 500
     assert "my_agent" in answer.json() and "disk full" in answer.json()
+
+
+def test_an_inner_error_that_was_cut_keeps_its_text_and_the_name_of_its_server():
+    """What the model generated may be longer than the part of an error body that is read."""
+    whole = orjson.dumps(error_body(attached({"output": ["x" * 100]}), 'the "judge" is down \u00e9'))
+    named = inner_error(whole[:-20], **{FAILED_HEADER: "judge"})
+
+    answer = client_raising(named).post("/run")
+
+    assert answer.headers[FAILED_HEADER] == "judge"
+    assert answer.json().endswith(json.dumps('the "judge" is down \u00e9', ensure_ascii=False))
+    assert response_text(named) == 'the "judge" is down \u00e9'
+
+
+def attached(response: dict) -> Exception:
+    error = RuntimeError()
+    attach_response(error, response)
+    return error
 
 
 def test_the_first_who_failed_is_named_through_every_hop():

@@ -135,6 +135,24 @@ def test_the_rows_of_a_reused_verifier_are_its_own(here: Path) -> None:
     assert rows and all(isinstance(row["expected_answer"], int) and "agent_ref" not in row for row in rows)
 
 
+def test_the_rows_of_a_reused_verifier_may_have_empty_lines_between_them(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every other command reads such a file; a line that is no row is named."""
+    main(["env", "init", "--resources-server", "judge"])
+    rows = here / "resources_servers/judge/data/example.jsonl"
+    first = rows.read_text().splitlines()[0]
+    words = ["--reuse-verifier", "judge", "--reward-range", "0", "1", "--higher-is-better"]
+
+    rows.write_text(f"{first}\n\n{first}\n")
+    assert main(["env", "init", "--environment", "riddles", *words]) == 0
+    assert len((here / "environments/riddles/data/example.jsonl").read_text().splitlines()) == 2
+    rows.write_text(f"{first}\n[1]\n")
+    assert main(["env", "init", "--environment", "jokes", *words]) != 0
+
+    assert "example.jsonl:2" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
