@@ -13,6 +13,8 @@ from nemo_gym.convert.response_events import events_from_response, response_from
 from nemo_gym.convert.responses_anthropic import message_from_response
 from nemo_gym.convert.responses_chat import response_from_completion
 from nemo_gym.convert.stream_encoders import ChatEncoder, MessagesEncoder, ResponsesEncoder, StreamEncoder
+from nemo_gym.convert.usage import with_numeric_usage
+from nemo_gym.wire.responses import NeMoGymResponse
 from tests.dialects.strategies import (
     Json,
     chunk_streams,
@@ -33,6 +35,13 @@ def new_id(prefix: str) -> str:
 def stream_of(encoder: StreamEncoder, events: list[Json], answer: Json) -> list[Json]:
     """Return what a client reads: the events as they come, then the end."""
     return list(sse.decode(b"".join(map(encoder.event, events)) + encoder.finish(answer)))
+
+
+def answered_response(completion: Json) -> Json:
+    """Return the response that a model server answers with: token counts that the endpoint does not report are 0."""
+    response = response_from_completion({}, completion, new_id=new_id)
+    usage: Any = with_numeric_usage(NeMoGymResponse.model_validate(response)).usage
+    return {**response, "usage": usage.model_dump()}
 
 
 def text_of(events: list[Json], name: str) -> str:
@@ -80,7 +89,7 @@ def test_a_completion_says_the_same_in_a_chat_stream_and_as_a_response(completio
     chunks = stream_of(encoder, [], completion)
 
     assert meaning_of_completion(completion_from_chunks(chunks)) == meaning_of_completion(completion)
-    response = response_from_completion({}, completion, new_id=new_id)
+    response = answered_response(completion)
     assert meaning_of_response(response) == meaning_of_completion(completion)
 
 
@@ -92,7 +101,7 @@ def test_the_chunks_of_an_endpoint_say_the_same_in_every_dialect(
     """However an endpoint cuts an answer, and whichever dialect the client speaks, it is the same answer."""
     completion, chunks = streamed
     expected = meaning_of_completion(completion)
-    response = response_from_completion({}, completion_from_chunks(chunks), new_id=new_id)
+    response = answered_response(completion_from_chunks(chunks))
     live: list[Any] = []
     decoder = ChunkDecoder(new_id=new_id, split_tags=split_tags)
     for chunk in chunks:
