@@ -26,7 +26,7 @@ from nemo_gym.openai_utils import (
 )
 from nemo_gym.responses_converter import ResponsesConverter, adopt_ids
 from nemo_gym.rollout_correlation import current_rollout_id
-from nemo_gym.serve.chat_engines import empty_completion, first_choice, is_too_long
+from nemo_gym.serve.chat_engines import empty_completion, first_choice
 from nemo_gym.serve.event_stream import Emit
 from nemo_gym.server_utils import SESSION_ID_KEY
 from nemo_gym.token_id_capture.external_capture import ExternalCaptureHandler, make_external_capture_handler
@@ -35,6 +35,7 @@ from nemo_gym.transport.model_client import PacedOpenAI, validate_answer
 from nemo_gym.transport.model_streams import stream_completion, stream_response
 from nemo_gym.wire.base import has_token_fields
 from responses_api_models.vllm_model import audio, reply_body, request_body, token_transport
+from responses_api_models.vllm_model.answer_room import complete_in_context
 from responses_api_models.vllm_model.settings import VLLMModelConfig
 from responses_api_models.vllm_model.token_splice import (
     CannotSplice,
@@ -214,20 +215,15 @@ class VLLMModel(SimpleResponsesAPIModel):
 
         If the requested length does not fit into the context, the request is sent again with the length that does.
         """
-        payload = await self.chat_request(body)
-        try:
-            try:
-                reply, prompt = await complete(payload)
-            except ClientResponseError as refusal:
-                room = reply_body.room_for_answer(refusal)
-                if not room:
-                    raise
-                payload = request_body.with_limit(payload, room)
-                reply, prompt = await complete(payload)
-        except ClientResponseError as refusal:
-            if not is_too_long(refusal):
-                raise
+        requested = await self.chat_request(body)
+
+        async def count_prompt() -> int:
+            return len(await self.prompt_token_ids(client, requested))
+
+        accepted = await complete_in_context(requested, complete, count_prompt)
+        if accepted is None:
             return NeMoGymChatCompletion.model_validate(empty_completion(self.config.model))
+        payload, (reply, prompt) = accepted
         choice = first_choice(reply, self.config.name)
         if not isinstance(choice.get("message"), dict):
             raise ModelFailed("the endpoint's answer has no message", where=self.config.name)

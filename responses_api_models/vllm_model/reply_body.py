@@ -1,16 +1,13 @@
-"""Parse replies of vLLM: reasoning, token ids, log-probabilities, and the refusal that means "too long"."""
+"""Parse replies of vLLM: reasoning, token ids and log-probabilities."""
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Any
-
-from aiohttp import ClientResponseError
 
 from nemo_gym.convert.json_access import warn_once
 from nemo_gym.errors import ModelFailed
 from nemo_gym.openai_utils import NeMoGymResponse
-from nemo_gym.serve.chat_engines import first_choice, is_too_long
+from nemo_gym.serve.chat_engines import first_choice
 from nemo_gym.wire.base import GENERATION_FIELDS, REQUIRED_TOKEN_FIELDS, TOKEN_FIELDS, has_token_fields
 
 Json = dict[str, Any]
@@ -18,34 +15,6 @@ Json = dict[str, Any]
 TOKEN_ID = "token_id:"
 _ROUNDING = 1e-5
 """Difference between two texts of one log-probability."""
-_CONTEXT = re.compile(rb"context length (?:is|of)(?: only)? (\d+)|maximum model length of (\d+)|(\d+) > (\d+) - \d+")
-_PROMPT = re.compile(
-    rb"(\d+) (?:in the messages|input tokens|tokens from the input messages)|\(length (\d+)\)|\d+ > \d+ - (\d+)"
-)
-_ANSWER = re.compile(rb"supports at most (\d+) completion tokens")
-
-
-def room_for_answer(refusal: ClientResponseError) -> int | None:
-    """Return how long an answer may be if the endpoint refused only because the requested length is too large.
-
-    None if the prompt leaves no room, or if the endpoint says nothing about the lengths.
-    """
-    content = getattr(refusal, "response_content", b"")
-    longest = _ANSWER.search(content) if refusal.status == 400 and isinstance(content, bytes) else None
-    if longest is not None:
-        return int(longest[1]) or None
-    if not is_too_long(refusal):
-        return None
-    text: bytes = content.lower()
-    context, prompt = _CONTEXT.search(text), _PROMPT.search(text)
-    if context is None or prompt is None:
-        return None
-    room = _last_number(context) - _last_number(prompt)
-    return room if room > 0 else None
-
-
-def _last_number(match: re.Match[bytes]) -> int:
-    return int([group for group in match.groups() if group is not None][-1])
 
 
 def separate_reasoning(message: Json) -> None:
