@@ -55,6 +55,9 @@ Complete = Callable[[Json], Awaitable[tuple[Json, list[int] | None]]]
 """Sends a chat request; returns the reply, and the token ids of the prompt if it was sent as ids."""
 Call = Literal["chat_completion", "completion", "response", "tokenize", "render", "generation", "derender"]
 
+MOST_TEMPLATES = 1000
+"""Arguments of chat templates that a server remembers; each row of a dataset could have others."""
+
 logger = logging.getLogger("nemo_gym.vllm_model")
 
 
@@ -74,6 +77,8 @@ class VLLMModel(SimpleResponsesAPIModel):
     """Whether an endpoint has the token transport, by its address; missing if not known yet."""
     _template_ends: dict[tuple[str, bytes], TemplateEnds | None] = PrivateAttr(default_factory=dict)
     """What the chat template writes around an answer, by endpoint, template and its arguments."""
+    _plain_templates: set[str] = PrivateAttr(default_factory=set)
+    """Arguments of chat templates whose last answer did not end a thought that the template had begun."""
     _reported_breaks: set[str] = PrivateAttr(default_factory=set)
     _external_capture: ExternalCaptureHandler | None = PrivateAttr(default=None)
 
@@ -131,6 +136,8 @@ class VLLMModel(SimpleResponsesAPIModel):
             return await self.native_response(request, body)
         chat = self._converter.responses_to_chat_completion_create_params(body)
         completion = await self.chat_completions(request, chat)
+        if self._separates_think_tags:
+            completion = reply_body.with_closed_thought(completion)
         named = body.model_copy(update={"model": self.config.model})
         return self._converter.chat_completion_to_response(named, completion)
 
@@ -171,16 +178,16 @@ class VLLMModel(SimpleResponsesAPIModel):
         self, request: Request, body: NeMoGymResponseCreateParamsNonStreaming, emit: Emit
     ) -> NeMoGymResponse:
         """Answer a Responses request and report its events while the endpoint streams chunks of a completion."""
-        splits_thoughts = type(self._converter)._extract_reasoning_from_content
-        is_plain = splits_thoughts.__func__ is ResponsesConverter._extract_reasoning_from_content.__func__  # type: ignore[attr-defined]
-        if not is_plain or type(self).responses is not VLLMModel.responses:
+        if not self._reads_think_tags or type(self).responses is not VLLMModel.responses:
             return await self.responses(request, body)
         if self.config.is_responses_native:
             return await self.native_response(request, body, emit)
         chat = self._converter.responses_to_chat_completion_create_params(body)
+        template = request_body.template_key(body)
         decoder = ChunkDecoder(
             new_id=new_id,
             split_tags=self.config.uses_reasoning_parser,
+            holds_back=template not in self._plain_templates,
             custom_tools=custom_tool_names({"tools": body.tools}),
             model=self.config.model,
         )
@@ -190,14 +197,38 @@ class VLLMModel(SimpleResponsesAPIModel):
                 await emit(event)
 
         completion = await self.stream_chat_completions(request, chat, report)
+        if self._separates_think_tags:
+            completion = reply_body.with_closed_thought(completion)
         named = body.model_copy(update={"model": self.config.model})
         response = self._converter.chat_completion_to_response(named, completion)
         if decoder.response:
             events = decoder.finish()
+            self._note_template(template, decoder, is_cut=completion.choices[0].finish_reason == "length")
+            response = reply_body.with_streamed_items(response, decoder.items)
             adopt_ids(response, decoder)
             for event in reply_body.with_last_item(events, response):
                 await emit(event)
         return response
+
+    @property
+    def _reads_think_tags(self) -> bool:
+        """Return whether thoughts are written as `<think>` tags: a converter may know another notation."""
+        splits_thoughts = type(self._converter)._extract_reasoning_from_content
+        return splits_thoughts.__func__ is ResponsesConverter._extract_reasoning_from_content.__func__  # type: ignore[attr-defined]
+
+    @property
+    def _separates_think_tags(self) -> bool:
+        return self.config.uses_reasoning_parser and self._reads_think_tags
+
+    def _note_template(self, template: str, decoder: ChunkDecoder, *, is_cut: bool) -> None:
+        """Note whether the text of answers under a chat template can be sent before it is complete.
+
+        It cannot if the template ends with `<think>`: then only `</think>` shows that the text before was a thought.
+        """
+        if decoder.began_inside_thought:
+            self._plain_templates.discard(template)
+        elif not is_cut and len(self._plain_templates) < MOST_TEMPLATES:
+            self._plain_templates.add(template)
 
     @property
     def _can_stream(self) -> bool:

@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -141,6 +142,49 @@ def test_calls_that_an_endpoint_writes_at_once_come_one_after_the_other() -> Non
     assert [(item["call_id"], item["arguments"]) for item in decoder.items] == [("a", '{"x":1}'), ("b", "{}")]
     order = [event["output_index"] for event in events if "output_index" in event]
     assert order == sorted(order)
+
+
+def call_chunk(call_id: str | None, name: str | None, arguments: str | None) -> Json:
+    function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
+    call = {"index": 0, "id": call_id, "function": function}
+    return {"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}
+
+
+END_OF_CALLS: Json = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        (
+            [("a", "f", "{"), (None, None, "}"), ("b", "g", '{"x"'), ("b", None, ":1}")],
+            [("a", "f", "{}"), ("b", "g", '{"x":1}')],
+        ),
+        ([("a", "f", "{"), ("random", None, "}")], [("a", "f", "{}")]),
+        ([("a", "f", None), ("b", "g", None)], [("a", "f", "{}"), ("b", "g", "{}")]),
+    ],
+    ids=["each call has the index 0", "each piece has another id", "no arguments"],
+)
+def test_calls_are_told_apart_and_have_arguments(
+    pieces: list[tuple[str | None, str | None, str | None]], expected: list[tuple[str, str, str]]
+) -> None:
+    """Two calls in one would be a call of no tool; one without arguments would lose the whole answer."""
+    chunks = [*(call_chunk(*piece) for piece in pieces), END_OF_CALLS]
+    decoder = ChunkDecoder(new_id=new_id)
+    live = [event for chunk in chunks for event in decoder.feed(chunk)] + decoder.finish()
+
+    calls = completion_from_chunks(chunks)["choices"][0]["message"]["tool_calls"]
+    to_chat = stream_of(ChatEncoder(include_usage=False), chunks, {})
+    client: dict[int, str] = {}
+    for piece in (piece for chunk in to_chat for piece in chunk["choices"][0]["delta"].get("tool_calls") or []):
+        client[piece["index"]] = client.get(piece["index"], "") + (piece["function"].get("arguments") or "")
+
+    assert [(item["call_id"], item["name"], item["arguments"]) for item in decoder.items] == expected
+    names = [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
+    assert names == [call[1:] for call in expected]
+    assert client == {number: call[2] for number, call in enumerate(expected)}
+    deltas = [event["delta"] for event in live if event["type"] == "response.function_call_arguments.delta"]
+    assert "".join(deltas) == "".join(call[2] for call in expected)
 
 
 def test_text_that_looks_like_the_begin_of_a_tag_stays_before_the_call_that_follows() -> None:
