@@ -9,6 +9,7 @@ raises `ConversionError`.
     tool_names, anthropic_tools                     tools that other dialects lack ↔ functions
     response_events, chat_stream, message_stream    finished and live replies ↔ stream events
     stream_encoders, sse    replies as the bytes of a stream, by dialect; stream events ↔ bytes
+    thought_splitter        thoughts in a text that arrives in pieces
     answer_repair           replies of endpoints that leave out what no client needs
     error_bodies            errors in the form of each dialect
     usage                   token counts

@@ -1,4 +1,4 @@
-"""Answers of endpoints that lack what the dialect requires but no client needs: ids, times and token counts."""
+"""Answers of endpoints that lack what the dialect requires: ids, times, token counts and empty arguments of a call."""
 
 from typing import Any, TypeVar
 
@@ -7,6 +7,9 @@ from pydantic import BaseModel, ValidationError
 from nemo_gym.convert.json_access import Json, NewId
 
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
+
+NO_ARGUMENTS = "{}"
+"""The arguments of a tool call whose endpoint leaves them out."""
 
 _COUNTS = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens", "total_tokens")
 
@@ -26,7 +29,8 @@ def validate_or_repair(kind: type[AnswerT], answer: Json, *, new_id: NewId) -> A
 def with_required_fields(answer: Json, *, new_id: NewId) -> Json:
     """Return a completion or response with an id, a whole number as its time, and token counts that are numbers.
 
-    A missing count is 0; the rest of the answer is unchanged, so that validation explains what else is wrong with it.
+    A missing count is 0, missing arguments are an empty object; the rest of the answer is unchanged, so that validation
+    explains what else is wrong with it.
     """
     is_completion = "choices" in answer
     kind, prefix, time_name = (
@@ -35,9 +39,27 @@ def with_required_fields(answer: Json, *, new_id: NewId) -> Json:
     repaired = {**answer, "object": answer.get("object") or kind, "id": answer.get("id") or new_id(prefix)}
     created = answer.get(time_name)
     repaired[time_name] = int(created) if isinstance(created, int | float) else 0
+    if is_completion and isinstance(answer["choices"], list):
+        repaired["choices"] = [_with_calls(choice) for choice in answer["choices"]]
     if "usage" in answer:
         repaired["usage"] = _with_counts(answer["usage"], is_completion=is_completion)
     return repaired
+
+
+def with_arguments(call: Any) -> Any:
+    """Return a tool call of Chat with arguments; what is no function call is unchanged."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or function.get("arguments") is not None:
+        return call
+    return {**call, "function": {**function, "arguments": NO_ARGUMENTS}}
+
+
+def _with_calls(choice: Any) -> Any:
+    """Return a choice whose tool calls have arguments."""
+    message = choice.get("message") if isinstance(choice, dict) else None
+    if not isinstance(message, dict) or not isinstance(message.get("tool_calls"), list):
+        return choice
+    return {**choice, "message": {**message, "tool_calls": [with_arguments(call) for call in message["tool_calls"]]}}
 
 
 def _with_counts(usage: Any, *, is_completion: bool) -> Any:

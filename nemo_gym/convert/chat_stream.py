@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from nemo_gym.convert.answer_repair import NO_ARGUMENTS, with_arguments
 from nemo_gym.convert.json_access import (
     Json,
     NewId,
@@ -18,6 +19,7 @@ from nemo_gym.convert.json_access import (
 )
 from nemo_gym.convert.response_events import content_events, delta_event, done_event, item_added, opening_events
 from nemo_gym.convert.responses_chat import empty_response
+from nemo_gym.convert.thought_splitter import ThinkTagSplitter
 from nemo_gym.convert.tool_names import CUSTOM_TOOL_CALL, custom_call_item
 from nemo_gym.errors import ConversionError
 from nemo_gym.wire.base import GENERATION_FIELDS, TOKEN_FIELDS
@@ -139,7 +141,7 @@ class CompletionBuilder:
             message = choice["message"]
             calls = message.pop("tool_calls", None)
             if calls:
-                message["tool_calls"] = [calls[key] for key in sorted(calls)]
+                message["tool_calls"] = [with_arguments(calls[key]) for key in sorted(calls)]
             for holder in (message, *(call.get("function") or {} for call in message.get("tool_calls") or ())):
                 holder.update({key: "".join(value) for key, value in holder.items() if isinstance(value, TextPieces)})
         choices = [self._choices[index] for index in sorted(self._choices)]
@@ -170,7 +172,7 @@ def _add_chat_delta(message: Json, delta: Json, path: str) -> None:
     for key, value in with_one_reasoning(delta).items():
         if key == "tool_calls":
             for call in optional_list_at(delta, key, path):
-                _add_call(message.setdefault(key, {}), expect_dict(call, path), path)
+                _add_call(message.setdefault(key, CallPieces()), expect_dict(call, path), path)
         elif key in _TEXT_FIELDS and isinstance(value, str):
             _add_text(message, key, value)
         elif value is not None:
@@ -185,9 +187,47 @@ def _add_text(holder: Json, key: str, piece: str) -> None:
     pieces.append(piece)
 
 
-def _add_call(calls: dict[int, Json], piece: Json, path: str) -> None:
+class CallPieces(dict[int, Json]):
+    """The tool calls of a stream by their number."""
+
+    def __init__(self) -> None:
+        """Start without calls."""
+        super().__init__()
+        self._open: dict[int, int] = {}
+        """The number of the open call by the index that the endpoint gives."""
+
+    def number_of(self, piece: Json, path: str) -> int:
+        """Return the number of the call that a piece belongs to.
+
+        Some endpoints give every call the index 0, so a name with another id begins another call. An id alone does
+        not: older vLLM gives each piece a new one.
+        """
+        index = index_of(piece, len(self), "a tool call", path)
+        number = self._open.get(index)
+        if number is None:
+            number = index if index not in self else max(self) + 1
+        else:
+            first_id, function = self[number].get("id"), piece.get("function")
+            is_named = isinstance(function, dict) and bool(function.get("name"))
+            if is_named and first_id and piece.get("id") and piece["id"] != first_id:
+                number = max(self) + 1
+        self._open[index] = number
+        return number
+
+    def note(self, piece: Json, path: str) -> int:
+        """Note the id of a call and whether it has arguments; return its number."""
+        number = self.number_of(piece, path)
+        call = self.setdefault(number, {"id": None, "name": "", "has_arguments": False})
+        function = expect_dict(piece.get("function") or {}, path)
+        call["id"] = piece.get("id") or call["id"]
+        call["name"] = function.get("name") or call["name"]
+        call["has_arguments"] = call["has_arguments"] or isinstance(function.get("arguments"), str)
+        return number
+
+
+def _add_call(calls: CallPieces, piece: Json, path: str) -> None:
     """Add a piece of a tool call: pieces of the arguments are appended, other fields replaced."""
-    call = calls.setdefault(index_of(piece, len(calls), "a tool call", path), {})
+    call = calls.setdefault(calls.number_of(piece, path), {})
     call |= {key: value for key, value in piece.items() if key not in ("index", "function") and value is not None}
     if piece.get("function") is None:
         return
@@ -220,56 +260,41 @@ def index_of(part: Json, default: int | None, subject: str, path: str) -> int:
     return index
 
 
-class ThinkTagSplitter:
-    """Splits a text that arrives in pieces into thoughts inside `<think>…</think>` and the rest."""
-
-    _TAGS = ("<think>", "</think>")
-
-    def __init__(self) -> None:
-        self._pending = ""
-        self._is_inside = False
-
-    def feed(self, piece: str) -> Iterator[tuple[bool, str]]:
-        """Yield the parts of the text that are certain, each with True for a thought."""
-        self._pending += piece
-        while (position := self._pending.find(tag := self._TAGS[self._is_inside])) >= 0:
-            yield self._is_inside, self._pending[:position]
-            self._pending = self._pending[position + len(tag) :]
-            self._is_inside = not self._is_inside
-        size = next((n for n in range(len(tag) - 1, 0, -1) if self._pending.endswith(tag[:n])), 0)
-        certain, self._pending = self._pending[: len(self._pending) - size], self._pending[len(self._pending) - size :]
-        yield self._is_inside, certain
-
-    def flush(self) -> tuple[bool, str]:
-        """Return what looked like the begin of a tag, because no more text follows."""
-        pending, self._pending = self._pending, ""
-        return self._is_inside, pending
-
-
 class ChunkDecoder:
     """Translates the chunks of a Chat stream to the events of a response while they arrive.
 
     One item is open at a time. The calls of an endpoint that writes several at once come one after the other: pieces of
     a later call wait until the arguments of the open one are complete. `items` holds the finished items, `response` the
-    empty response of the first event. With `split_tags`, thoughts in the text become reasoning; calls of the tools in
-    `custom_tools` become custom tool calls.
+    empty response of the first event. With `split_tags`, thoughts in the text become reasoning; `holds_back` is that of
+    `ThinkTagSplitter`. Calls of the tools in `custom_tools` become custom tool calls.
     """
 
     def __init__(
-        self, *, new_id: NewId, split_tags: bool = False, custom_tools: frozenset[str] = frozenset(), **options: Any
+        self,
+        *,
+        new_id: NewId,
+        split_tags: bool = False,
+        holds_back: bool = False,
+        custom_tools: frozenset[str] = frozenset(),
+        **options: Any,
     ) -> None:
         """Prepare a decoder; `options` are fields of the response."""
         self.items: list[Json] = []
         self.response: Json = {}
         self._new_id = new_id
-        self._splitter = ThinkTagSplitter() if split_tags else None
+        self._splitter = ThinkTagSplitter(holds_back=holds_back) if split_tags else None
         self._custom_tools = custom_tools
         self._options = options
         self._item: Json | None = None
-        self._calls: dict[int, Json] = {}
+        self._calls = CallPieces()
         self._waiting: list[int] = []
         """Indices of the tool calls that have begun and are not finished, in order; the first one is open."""
         self._pieces: dict[int, list[str]] = {}
+
+    @property
+    def began_inside_thought(self) -> bool:
+        """Return whether the text ended a thought that had not begun in it."""
+        return self._splitter is not None and self._splitter.began_inside
 
     def feed(self, chunk: Json, path: str = "chunk") -> list[Json]:
         """Return the events of one chunk; choices other than the first have no place in a response."""
@@ -358,6 +383,9 @@ class ChunkDecoder:
             yield done_event("reasoning_summary_text", "text", text, place)
             yield {"type": "response.reasoning_summary_part.done", **place, "part": part}
         elif kind == "call":
+            if not text and not self._calls[self._item["call"]]["has_arguments"]:
+                text = NO_ARGUMENTS
+                yield delta_event("function_call_arguments", text, place)
             yield done_event("function_call_arguments", "arguments", text, place)
             item = {**item, "arguments": text}
         elif kind == CUSTOM_TOOL_CALL:
@@ -375,12 +403,8 @@ class ChunkDecoder:
 
     def _read_call(self, piece: Json, path: str) -> Iterator[Json]:
         """Add a piece of a tool call; it is written at once if the call is the open one."""
-        index = index_of(piece, len(self._calls), "a tool call", path)
-        call = self._calls.setdefault(index, {"id": None, "name": ""})
-        function = expect_dict(piece.get("function") or {}, path)
-        call["id"] = piece.get("id") or call["id"]
-        call["name"] = function.get("name") or call["name"]
-        arguments = function.get("arguments")
+        index = self._calls.note(piece, path)
+        arguments = expect_dict(piece.get("function") or {}, path).get("arguments")
         if index not in self._pieces:
             self._pieces[index] = []
             self._waiting.append(index)

@@ -4,11 +4,13 @@
 encodes the end of the answer, or all of it if nothing was streamed before; `failure` the failure of an answer.
 """
 
+from collections.abc import Iterator
 from time import time
 from typing import Protocol
 
 from nemo_gym.convert import sse
-from nemo_gym.convert.chat_stream import chunks_from_completion, usage_chunk, with_one_reasoning
+from nemo_gym.convert.answer_repair import NO_ARGUMENTS
+from nemo_gym.convert.chat_stream import CallPieces, chunks_from_completion, usage_chunk, with_one_reasoning
 from nemo_gym.convert.error_bodies import ApiError
 from nemo_gym.convert.json_access import Json, NewId
 from nemo_gym.convert.message_stream import MessageEncoder, events_from_message
@@ -83,6 +85,9 @@ class ChatEncoder:
         self._keeps_token_ids = keeps_token_ids
         self._has_begun = False
         self._last_chunks: list[bytes] = []
+        self._head: Json = {}
+        self._calls: dict[int, CallPieces] = {}
+        """The tool calls of each choice."""
 
     def event(self, event: Json) -> bytes:
         """Return the bytes for one chunk of an endpoint, in the form that all endpoints should use."""
@@ -101,7 +106,7 @@ class ChatEncoder:
         if not self._has_begun:
             self._last_chunks = [sse.encode(chunk) for chunk in chunks_from_completion(answer)]
         usage = [sse.encode(usage_chunk(answer))] if self._include_usage else []
-        return b"".join([*self._last_chunks, *usage, sse.DONE])
+        return b"".join([*self._missing_arguments(), *self._last_chunks, *usage, sse.DONE])
 
     def failure(self, error: ApiError) -> bytes:
         """Return an error event and the end of the stream."""
@@ -115,10 +120,24 @@ class ChatEncoder:
         head = {key: value for key, value in chunk.items() if key not in ("choices", "usage")}
         if self._include_usage:
             head["usage"] = None
-        return {
-            **head,
-            "choices": [{**choice, "delta": with_one_reasoning(choice.get("delta") or {})} for choice in choices],
-        }
+        self._head = head
+        return {**head, "choices": [{**choice, "delta": self._client_delta(choice)} for choice in choices]}
+
+    def _client_delta(self, choice: Json) -> Json:
+        """Return a delta whose pieces of tool calls have the number of their call, which clients rely on."""
+        delta = with_one_reasoning(choice.get("delta") or {})
+        pieces = delta.get("tool_calls")
+        if not pieces:
+            return delta
+        calls = self._calls.setdefault(choice.get("index") or 0, CallPieces())
+        return {**delta, "tool_calls": [{**piece, "index": calls.note(piece, "chunk")} for piece in pieces]}
+
+    def _missing_arguments(self) -> Iterator[bytes]:
+        """Yield a chunk for each call whose endpoint has left out the arguments."""
+        for index, calls in self._calls.items():
+            for number in (number for number, call in calls.items() if not call["has_arguments"]):
+                piece = {"index": number, "function": {"arguments": NO_ARGUMENTS}}
+                yield sse.encode({**self._head, "choices": [{"index": index, "delta": {"tool_calls": [piece]}}]})
 
 
 class MessagesEncoder:

@@ -72,6 +72,7 @@ class AnthropicModel(SimpleResponsesAPIModel):
     HOSTING = "cell"
     SESSION_POLICY = "stateless"  # no state between requests, so no session cookie
     PASSES_ENGINE_OPTIONS = True
+    REPORTS_EVERY_COUNT = True
 
     config: AnthropicModelConfig
 

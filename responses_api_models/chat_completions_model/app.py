@@ -29,6 +29,7 @@ class ChatCompletionsModel(ChatModel):
 
     HOSTING = "cell"
     SESSION_POLICY = "stateless"  # no state between requests, so no session cookie
+    REPORTS_EVERY_COUNT = True
 
     config: ChatCompletionsModelConfig
 

@@ -42,6 +42,7 @@ class LiteLLMModel(ChatModel):
 
     HOSTING = "process"  # the package takes seconds and 200 MB to import
     SESSION_POLICY = "stateless"  # no state between requests, so no session cookie
+    REPORTS_EVERY_COUNT = True
 
     config: LiteLLMModelConfig
 

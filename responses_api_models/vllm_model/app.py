@@ -26,7 +26,7 @@ from nemo_gym.openai_utils import (
 )
 from nemo_gym.responses_converter import ResponsesConverter, adopt_ids
 from nemo_gym.rollout_correlation import current_rollout_id
-from nemo_gym.serve.chat_engines import empty_completion, first_choice, is_too_long
+from nemo_gym.serve.chat_engines import empty_completion, first_choice
 from nemo_gym.serve.event_stream import Emit
 from nemo_gym.server_utils import SESSION_ID_KEY
 from nemo_gym.token_id_capture.external_capture import ExternalCaptureHandler, make_external_capture_handler
@@ -35,6 +35,7 @@ from nemo_gym.transport.model_client import PacedOpenAI, validate_answer
 from nemo_gym.transport.model_streams import stream_completion, stream_response
 from nemo_gym.wire.base import has_token_fields
 from responses_api_models.vllm_model import audio, reply_body, request_body, token_transport
+from responses_api_models.vllm_model.answer_room import complete_in_context
 from responses_api_models.vllm_model.settings import VLLMModelConfig
 from responses_api_models.vllm_model.token_splice import (
     CannotSplice,
@@ -53,6 +54,9 @@ Json = dict[str, Any]
 Complete = Callable[[Json], Awaitable[tuple[Json, list[int] | None]]]
 """Sends a chat request; returns the reply, and the token ids of the prompt if it was sent as ids."""
 Call = Literal["chat_completion", "completion", "response", "tokenize", "render", "generation", "derender"]
+
+MOST_TEMPLATES = 1000
+"""Arguments of chat templates that a server remembers; each row of a dataset could have others."""
 
 logger = logging.getLogger("nemo_gym.vllm_model")
 
@@ -73,6 +77,8 @@ class VLLMModel(SimpleResponsesAPIModel):
     """Whether an endpoint has the token transport, by its address; missing if not known yet."""
     _template_ends: dict[tuple[str, bytes], TemplateEnds | None] = PrivateAttr(default_factory=dict)
     """What the chat template writes around an answer, by endpoint, template and its arguments."""
+    _plain_templates: set[str] = PrivateAttr(default_factory=set)
+    """Arguments of chat templates whose last answer did not end a thought that the template had begun."""
     _reported_breaks: set[str] = PrivateAttr(default_factory=set)
     _external_capture: ExternalCaptureHandler | None = PrivateAttr(default=None)
 
@@ -130,6 +136,8 @@ class VLLMModel(SimpleResponsesAPIModel):
             return await self.native_response(request, body)
         chat = self._converter.responses_to_chat_completion_create_params(body)
         completion = await self.chat_completions(request, chat)
+        if self._separates_think_tags:
+            completion = reply_body.with_closed_thought(completion)
         named = body.model_copy(update={"model": self.config.model})
         return self._converter.chat_completion_to_response(named, completion)
 
@@ -170,16 +178,16 @@ class VLLMModel(SimpleResponsesAPIModel):
         self, request: Request, body: NeMoGymResponseCreateParamsNonStreaming, emit: Emit
     ) -> NeMoGymResponse:
         """Answer a Responses request and report its events while the endpoint streams chunks of a completion."""
-        splits_thoughts = type(self._converter)._extract_reasoning_from_content
-        is_plain = splits_thoughts.__func__ is ResponsesConverter._extract_reasoning_from_content.__func__  # type: ignore[attr-defined]
-        if not is_plain or type(self).responses is not VLLMModel.responses:
+        if not self._reads_think_tags or type(self).responses is not VLLMModel.responses:
             return await self.responses(request, body)
         if self.config.is_responses_native:
             return await self.native_response(request, body, emit)
         chat = self._converter.responses_to_chat_completion_create_params(body)
+        template = request_body.template_key(body)
         decoder = ChunkDecoder(
             new_id=new_id,
             split_tags=self.config.uses_reasoning_parser,
+            holds_back=template not in self._plain_templates,
             custom_tools=custom_tool_names({"tools": body.tools}),
             model=self.config.model,
         )
@@ -189,14 +197,38 @@ class VLLMModel(SimpleResponsesAPIModel):
                 await emit(event)
 
         completion = await self.stream_chat_completions(request, chat, report)
+        if self._separates_think_tags:
+            completion = reply_body.with_closed_thought(completion)
         named = body.model_copy(update={"model": self.config.model})
         response = self._converter.chat_completion_to_response(named, completion)
         if decoder.response:
             events = decoder.finish()
+            self._note_template(template, decoder, is_cut=completion.choices[0].finish_reason == "length")
+            response = reply_body.with_streamed_items(response, decoder.items)
             adopt_ids(response, decoder)
             for event in reply_body.with_last_item(events, response):
                 await emit(event)
         return response
+
+    @property
+    def _reads_think_tags(self) -> bool:
+        """Return whether thoughts are written as `<think>` tags: a converter may know another notation."""
+        splits_thoughts = type(self._converter)._extract_reasoning_from_content
+        return splits_thoughts.__func__ is ResponsesConverter._extract_reasoning_from_content.__func__  # type: ignore[attr-defined]
+
+    @property
+    def _separates_think_tags(self) -> bool:
+        return self.config.uses_reasoning_parser and self._reads_think_tags
+
+    def _note_template(self, template: str, decoder: ChunkDecoder, *, is_cut: bool) -> None:
+        """Note whether the text of answers under a chat template can be sent before it is complete.
+
+        It cannot if the template ends with `<think>`: then only `</think>` shows that the text before was a thought.
+        """
+        if decoder.began_inside_thought:
+            self._plain_templates.discard(template)
+        elif not is_cut and len(self._plain_templates) < MOST_TEMPLATES:
+            self._plain_templates.add(template)
 
     @property
     def _can_stream(self) -> bool:
@@ -214,20 +246,15 @@ class VLLMModel(SimpleResponsesAPIModel):
 
         If the requested length does not fit into the context, the request is sent again with the length that does.
         """
-        payload = await self.chat_request(body)
-        try:
-            try:
-                reply, prompt = await complete(payload)
-            except ClientResponseError as refusal:
-                room = reply_body.room_for_answer(refusal)
-                if not room:
-                    raise
-                payload = request_body.with_limit(payload, room)
-                reply, prompt = await complete(payload)
-        except ClientResponseError as refusal:
-            if not is_too_long(refusal):
-                raise
+        requested = await self.chat_request(body)
+
+        async def count_prompt() -> int:
+            return len(await self.prompt_token_ids(client, requested))
+
+        accepted = await complete_in_context(requested, complete, count_prompt)
+        if accepted is None:
             return NeMoGymChatCompletion.model_validate(empty_completion(self.config.model))
+        payload, (reply, prompt) = accepted
         choice = first_choice(reply, self.config.name)
         if not isinstance(choice.get("message"), dict):
             raise ModelFailed("the endpoint's answer has no message", where=self.config.name)

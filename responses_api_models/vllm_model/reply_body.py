@@ -1,16 +1,14 @@
-"""Parse replies of vLLM: reasoning, token ids, log-probabilities, and the refusal that means "too long"."""
+"""Parse replies of vLLM: reasoning, token ids and log-probabilities."""
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Any
 
-from aiohttp import ClientResponseError
-
 from nemo_gym.convert.json_access import warn_once
+from nemo_gym.convert.thought_splitter import BEGIN, END
 from nemo_gym.errors import ModelFailed
-from nemo_gym.openai_utils import NeMoGymResponse
-from nemo_gym.serve.chat_engines import first_choice, is_too_long
+from nemo_gym.openai_utils import NeMoGymChatCompletion, NeMoGymResponse
+from nemo_gym.serve.chat_engines import first_choice
 from nemo_gym.wire.base import GENERATION_FIELDS, REQUIRED_TOKEN_FIELDS, TOKEN_FIELDS, has_token_fields
 
 Json = dict[str, Any]
@@ -18,34 +16,6 @@ Json = dict[str, Any]
 TOKEN_ID = "token_id:"
 _ROUNDING = 1e-5
 """Difference between two texts of one log-probability."""
-_CONTEXT = re.compile(rb"context length (?:is|of)(?: only)? (\d+)|maximum model length of (\d+)|(\d+) > (\d+) - \d+")
-_PROMPT = re.compile(
-    rb"(\d+) (?:in the messages|input tokens|tokens from the input messages)|\(length (\d+)\)|\d+ > \d+ - (\d+)"
-)
-_ANSWER = re.compile(rb"supports at most (\d+) completion tokens")
-
-
-def room_for_answer(refusal: ClientResponseError) -> int | None:
-    """Return how long an answer may be if the endpoint refused only because the requested length is too large.
-
-    None if the prompt leaves no room, or if the endpoint says nothing about the lengths.
-    """
-    content = getattr(refusal, "response_content", b"")
-    longest = _ANSWER.search(content) if refusal.status == 400 and isinstance(content, bytes) else None
-    if longest is not None:
-        return int(longest[1]) or None
-    if not is_too_long(refusal):
-        return None
-    text: bytes = content.lower()
-    context, prompt = _CONTEXT.search(text), _PROMPT.search(text)
-    if context is None or prompt is None:
-        return None
-    room = _last_number(context) - _last_number(prompt)
-    return room if room > 0 else None
-
-
-def _last_number(match: re.Match[bytes]) -> int:
-    return int([group for group in match.groups() if group is not None][-1])
 
 
 def separate_reasoning(message: Json) -> None:
@@ -58,8 +28,31 @@ def separate_reasoning(message: Json) -> None:
     content = message.get("content") or ""
     if reasoning:
         message["reasoning_content"] = reasoning
-    elif isinstance(content, str) and "</think>" in content and "<think>" not in content:
-        message["content"] = "<think>" + content
+    elif isinstance(content, str) and END in content and BEGIN not in content[: content.find(END)]:
+        message["content"] = BEGIN + content
+
+
+def with_closed_thought(completion: NeMoGymChatCompletion) -> NeMoGymChatCompletion:
+    """Return a completion whose text closes its last thought, which the limit of the answer has cut off."""
+    choice = completion.choices[0]
+    content = choice.message.content or ""
+    if BEGIN not in content or content.rfind(END) > content.rfind(BEGIN):
+        return completion
+    message = choice.message.model_copy(update={"content": content + END})
+    return completion.model_copy(update={"choices": [choice.model_copy(update={"message": message})]})
+
+
+def with_streamed_items(response: NeMoGymResponse, items: list[Json]) -> NeMoGymResponse:
+    """Return a response with the items that the client has received, if it is divided into other ones.
+
+    An endpoint that alternates between thoughts and text streams an item for each; its whole answer has one of each.
+    """
+    if [item.type for item in response.output] == [item["type"] for item in items]:
+        return response
+    last = response.output[-1].model_dump(mode="json", exclude_none=True)
+    fields = {name: last[name] for name in (*TOKEN_FIELDS, *GENERATION_FIELDS) if name in last}
+    answer = response.model_dump(exclude_unset=True)
+    return NeMoGymResponse.model_validate({**answer, "output": [*items[:-1], {**items[-1], **fields}]})
 
 
 def engine_token_fields(reply: Json, choice: Json) -> Json:

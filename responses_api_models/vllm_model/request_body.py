@@ -9,6 +9,7 @@ from fastapi import HTTPException
 
 from nemo_gym.convert.chat_conversation import SplitThoughts, wrap_in_think_tags
 from nemo_gym.errors import ConfigError
+from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.serve.chat_engines import settings_in_metadata
 from nemo_gym.wire.base import GENERATION_FIELDS, TOKEN_FIELDS, has_token_fields
 from responses_api_models.vllm_model.settings import VLLMModelConfig
@@ -64,6 +65,12 @@ def with_settings(config: VLLMModelConfig, body: Json) -> Json:
     if arguments:
         request["chat_template_kwargs"] = arguments
     return {**request, **config.sampling_overrides, "model": config.model}
+
+
+def template_key(body: NeMoGymResponseCreateParamsNonStreaming) -> str:
+    """Return a text that is the same for requests with the same arguments of the chat template."""
+    metadata = body.metadata or {}
+    return repr((getattr(body, "chat_template_kwargs", None), metadata.get("chat_template_kwargs"), body.reasoning))
 
 
 def with_token_ids(config: VLLMModelConfig, request: Json) -> Json:

@@ -192,6 +192,26 @@ async def test_a_completion_without_formal_fields_is_an_answer(client: str, fiel
     assert "ModelFailed" not in text
 
 
+@pytest.mark.parametrize("client", [*CLIENTS, *CHAT_CLIENTS])
+async def test_a_call_without_arguments_is_a_call(client: str) -> None:
+    """Tools without parameters are called without arguments."""
+    path, body = (CLIENTS | CHAT_CLIENTS)[client]
+    call = {"id": "c1", "type": "function", "function": {"name": "now"}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+    chunks = [CHUNKS[0], chunk({"tool_calls": [{"index": 0, **call}]}), chunk({}, "tool_calls"), CHUNKS[-1]]
+    reply = Reply(events=chunks) if "streamed" in client else Reply(incomplete_completion(choices=[choice]))
+
+    async with listening(chat=reply) as endpoint:
+        answer = await ask(vllm_model(endpoint.url), path, body)
+
+    assert answer.status == 200
+    text = await answer.text()
+    assert "now" in text
+    assert "ModelFailed" not in text
+    assert "_unparsed" not in text
+
+
 @pytest.mark.parametrize(("make", "path"), SERVERS[2:])
 async def test_an_empty_reason_is_not_the_end_of_an_answer(make: Any, path: str) -> None:
     """Some endpoints send an empty `finish_reason` with every chunk; half an answer must not pass for a whole one."""

@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from nemo_gym.convert.response_events import events_from_response, response_from
 from nemo_gym.convert.responses_anthropic import message_from_response
 from nemo_gym.convert.responses_chat import response_from_completion
 from nemo_gym.convert.stream_encoders import ChatEncoder, MessagesEncoder, ResponsesEncoder, StreamEncoder
+from nemo_gym.convert.usage import with_numeric_usage
+from nemo_gym.wire.responses import NeMoGymResponse
 from tests.dialects.strategies import (
     Json,
     chunk_streams,
@@ -33,6 +36,13 @@ def new_id(prefix: str) -> str:
 def stream_of(encoder: StreamEncoder, events: list[Json], answer: Json) -> list[Json]:
     """Return what a client reads: the events as they come, then the end."""
     return list(sse.decode(b"".join(map(encoder.event, events)) + encoder.finish(answer)))
+
+
+def answered_response(completion: Json) -> Json:
+    """Return the response that a model server answers with: token counts that the endpoint does not report are 0."""
+    response = response_from_completion({}, completion, new_id=new_id)
+    usage: Any = with_numeric_usage(NeMoGymResponse.model_validate(response)).usage
+    return {**response, "usage": usage.model_dump()}
 
 
 def text_of(events: list[Json], name: str) -> str:
@@ -80,7 +90,7 @@ def test_a_completion_says_the_same_in_a_chat_stream_and_as_a_response(completio
     chunks = stream_of(encoder, [], completion)
 
     assert meaning_of_completion(completion_from_chunks(chunks)) == meaning_of_completion(completion)
-    response = response_from_completion({}, completion, new_id=new_id)
+    response = answered_response(completion)
     assert meaning_of_response(response) == meaning_of_completion(completion)
 
 
@@ -92,7 +102,7 @@ def test_the_chunks_of_an_endpoint_say_the_same_in_every_dialect(
     """However an endpoint cuts an answer, and whichever dialect the client speaks, it is the same answer."""
     completion, chunks = streamed
     expected = meaning_of_completion(completion)
-    response = response_from_completion({}, completion_from_chunks(chunks), new_id=new_id)
+    response = answered_response(completion_from_chunks(chunks))
     live: list[Any] = []
     decoder = ChunkDecoder(new_id=new_id, split_tags=split_tags)
     for chunk in chunks:
@@ -132,6 +142,49 @@ def test_calls_that_an_endpoint_writes_at_once_come_one_after_the_other() -> Non
     assert [(item["call_id"], item["arguments"]) for item in decoder.items] == [("a", '{"x":1}'), ("b", "{}")]
     order = [event["output_index"] for event in events if "output_index" in event]
     assert order == sorted(order)
+
+
+def call_chunk(call_id: str | None, name: str | None, arguments: str | None) -> Json:
+    function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
+    call = {"index": 0, "id": call_id, "function": function}
+    return {"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}
+
+
+END_OF_CALLS: Json = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        (
+            [("a", "f", "{"), (None, None, "}"), ("b", "g", '{"x"'), ("b", None, ":1}")],
+            [("a", "f", "{}"), ("b", "g", '{"x":1}')],
+        ),
+        ([("a", "f", "{"), ("random", None, "}")], [("a", "f", "{}")]),
+        ([("a", "f", None), ("b", "g", None)], [("a", "f", "{}"), ("b", "g", "{}")]),
+    ],
+    ids=["each call has the index 0", "each piece has another id", "no arguments"],
+)
+def test_calls_are_told_apart_and_have_arguments(
+    pieces: list[tuple[str | None, str | None, str | None]], expected: list[tuple[str, str, str]]
+) -> None:
+    """Two calls in one would be a call of no tool; one without arguments would lose the whole answer."""
+    chunks = [*(call_chunk(*piece) for piece in pieces), END_OF_CALLS]
+    decoder = ChunkDecoder(new_id=new_id)
+    live = [event for chunk in chunks for event in decoder.feed(chunk)] + decoder.finish()
+
+    calls = completion_from_chunks(chunks)["choices"][0]["message"]["tool_calls"]
+    to_chat = stream_of(ChatEncoder(include_usage=False), chunks, {})
+    client: dict[int, str] = {}
+    for piece in (piece for chunk in to_chat for piece in chunk["choices"][0]["delta"].get("tool_calls") or []):
+        client[piece["index"]] = client.get(piece["index"], "") + (piece["function"].get("arguments") or "")
+
+    assert [(item["call_id"], item["name"], item["arguments"]) for item in decoder.items] == expected
+    names = [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
+    assert names == [call[1:] for call in expected]
+    assert client == {number: call[2] for number, call in enumerate(expected)}
+    deltas = [event["delta"] for event in live if event["type"] == "response.function_call_arguments.delta"]
+    assert "".join(deltas) == "".join(call[2] for call in expected)
 
 
 def test_text_that_looks_like_the_begin_of_a_tag_stays_before_the_call_that_follows() -> None:
