@@ -85,8 +85,8 @@ def message_from_events(events: Iterable[Any]) -> Json:
         elif kind == "message_delta" and message is not None:
             message |= dict_at(event, "delta", path)
             usage = optional_dict_at(event, "usage", path)  # null: as at the start of the message
-            known = {name: count for name, count in usage.items() if count is not None}
-            message["usage"] = optional_dict_at(message, "usage", path) | known
+            counts = {name: count for name, count in usage.items() if count is not None}
+            message["usage"] = optional_dict_at(message, "usage", path) | counts
         elif kind == "message_stop" and message is not None:
             _parse_inputs(blocks, inputs)
             return message | {"content": [blocks[index] for index in sorted(blocks)]}

@@ -326,12 +326,13 @@ class _WorkerContext:
                 break
             self.store(outcome)
             self.stop.add_attempt(outcome)
-            if pause is None or self.stop.reason is not None:
-                self._report(outcome)
-                self.stop.add_outcome(outcome)
-                break
             try:
-                await asyncio.sleep(pause)
+                if pause is not None and self.stop.reason is None:
+                    await asyncio.sleep(pause)
+                if pause is None or self.stop.reason is not None:  # the run may have stopped during the pause
+                    self._report(outcome)
+                    self.stop.add_outcome(outcome)
+                    break
                 sent_at = time.monotonic()
                 outcome = await self.attempt_job(job.with_attempt(job.key.attempt + attempts))
             except asyncio.CancelledError:

@@ -254,6 +254,30 @@ async def test_a_failure_is_not_tried_again_when_the_tokens_are_spent():
     assert len(attempts) == 1
 
 
+async def test_a_failure_whose_pause_outlasts_the_tokens_is_not_tried_again():
+    """Many rollouts may wait for a retry when the limit is reached; each would spend a rollout more."""
+    attempts, outcomes = [], []
+    has_failed = asyncio.Event()
+
+    async def send(job):
+        attempts.append(job.key.task)
+        if job.key.task == 0:
+            return {"_ng_failure_class": "judge_failed", **SAID}
+        await has_failed.wait()
+        return {"reward": 1.0, **SAID}
+
+    def store(outcome):
+        if outcome.job.key.task == 0:
+            has_failed.set()
+
+    pauses = RolloutRetryPolicy(max_attempts=3, pause_seconds=0.2)
+    stop = StopCondition(max_tokens=20)
+    await collect(jobs_of(2), send, [outcomes.append], store=store, concurrency=2, retries=pauses, stop=stop)
+
+    assert sorted(attempts) == [0, 1]
+    assert {type(outcome) for outcome in outcomes} == {FailedRollout, ScoredRollout}
+
+
 async def test_a_timeout_at_the_end_of_the_rollouts_time_is_the_rollouts():
     """Whichever server notices first, this is the limit the user has to raise."""
     outcomes = []
