@@ -20,8 +20,8 @@ class SingleAgentTurnTaskInput(EpisodeModel):
     @classmethod
     def _fold_flat_fields(cls, value: Any) -> Any:
         """Move flat fields into `task_data`; a field that is in both with different values is an error."""
-        if not isinstance(value, dict):
-            return value
+        if not isinstance(value, dict) or not isinstance(value.get("task_data") or {}, dict):
+            return value  # the validation reports it
         flat = {key: field for key, field in value.items() if key not in cls.model_fields}
         task_data = dict(value.get("task_data") or {})
         for key, field in flat.items():

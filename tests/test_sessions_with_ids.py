@@ -230,3 +230,5 @@ def test_flat_fields_of_a_turn_belong_to_its_task() -> None:
     assert SingleAgentTurnTaskInput.model_validate(row).task_data == {"n": 2, "m": 1}
     with pytest.raises(ValueError, match="different values"):
         SingleAgentTurnTaskInput.model_validate({**row, "m": 3})
+    with pytest.raises(ValueError, match="task_data"):
+        SingleAgentTurnTaskInput.model_validate({**row, "task_data": 5})

@@ -24,6 +24,7 @@ from nemo_gym.keys import (
     NG_TURN_SECONDS_KEY,
     NG_TURNS_KEY,
     RESPONSES_CREATE_PARAMS_KEY_NAME,
+    ROLLOUT_ID_KEY_NAME,
     ROLLOUT_INDEX_KEY_NAME,
     SKILLS_REF_KEY_NAME,
     TASK_INDEX_KEY_NAME,
@@ -340,6 +341,8 @@ def _own_task_number(row: Row, location: str) -> int | None:
 
 def _make_job(prepared: Row, task: int, rollout: int, options: PlanOptions, location: str) -> Job:
     row = {**prepared, TASK_INDEX_KEY_NAME: task, ROLLOUT_INDEX_KEY_NAME: rollout}
+    if rollout and isinstance(own_id := row.get(ROLLOUT_ID_KEY_NAME), str):
+        row[ROLLOUT_ID_KEY_NAME] = f"{own_id}-{rollout}"  # what is captured under one id belongs to one rollout
     if options.add_seed:
         row[RESPONSES_CREATE_PARAMS_KEY_NAME] = _add_seed(row[RESPONSES_CREATE_PARAMS_KEY_NAME], rollout, location)
     return Job(RolloutKey(task, rollout), row)

@@ -223,6 +223,13 @@ def prompt(template="Q: {q}"):
     return lambda item, where: apply_prompt_to_row(item, config, where=where)
 
 
+def test_repeats_of_a_row_with_an_id_have_ids_of_their_own():
+    """Model calls and tokens are captured by id: with one id, repeats would delete and mix what they captured."""
+    ids = [job.row["_ng_rollout_id"] for job in plan_rows(row(_ng_rollout_id="mine"), repeats=3)]
+
+    assert ids == ["mine", "mine-1", "mine-2"]
+
+
 def test_a_prompt_builds_the_input():
     """Datasets store questions, not prompts."""
     bare = {"q": "why?", "agent_ref": {"name": "a"}}

@@ -74,7 +74,7 @@ def test_a_failed_inner_call_says_which_server_and_what_it_said():
 
 def test_an_inner_error_that_was_cut_keeps_its_text_and_the_name_of_its_server():
     """What the model generated may be longer than the part of an error body that is read."""
-    whole = orjson.dumps(error_body(attached({"output": ["x" * 100]}), 'the "judge" is down \u00e9'))
+    whole = orjson.dumps(error_body(error_with_response({"output": ["x" * 100]}), 'the "judge" is down \u00e9'))
     named = inner_error(whole[:-20], **{FAILED_HEADER: "judge"})
 
     answer = client_raising(named).post("/run")
@@ -84,7 +84,7 @@ def test_an_inner_error_that_was_cut_keeps_its_text_and_the_name_of_its_server()
     assert response_text(named) == 'the "judge" is down \u00e9'
 
 
-def attached(response: dict) -> Exception:
+def error_with_response(response: dict) -> Exception:
     error = RuntimeError()
     attach_response(error, response)
     return error
