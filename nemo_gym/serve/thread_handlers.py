@@ -20,6 +20,9 @@ FATAL_SIGNALS = frozenset(
     {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE}
 )
 
+POOL_MODULES = frozenset({"concurrent.futures.thread", "anyio._backends._asyncio"})
+"""Modules whose threads work for one request after the other; each piece of work has its own label."""
+
 ResultT = TypeVar("ResultT")
 
 
@@ -39,7 +42,8 @@ def watch_threads() -> None:
     start_thread, submit, run_sync = threading.Thread.start, ThreadPoolExecutor.submit, anyio.to_thread.run_sync
 
     def start(thread: threading.Thread) -> None:
-        thread.run = for_this_request(thread.run)  # type: ignore[method-assign]
+        if not _is_of_pool(thread):  # it would name the request that started it for the rest of its life
+            thread.run = for_this_request(thread.run)  # type: ignore[method-assign]
         start_thread(thread)
 
     def submit_for_request(
@@ -58,6 +62,11 @@ def watch_threads() -> None:
     signal.raise_signal = _naming_culprit(signal.raise_signal, is_fatal=lambda number: number in FATAL_SIGNALS)
     os.kill = _naming_culprit(os.kill, is_fatal=lambda pid, number: pid == os.getpid() and number in FATAL_SIGNALS)
     os.closerange = _naming_culprit(os.closerange, is_fatal=_is_stacks_file_in_range)
+
+
+def _is_of_pool(thread: threading.Thread) -> bool:
+    target = getattr(thread, "_target", None)
+    return not POOL_MODULES.isdisjoint({type(thread).__module__, getattr(target, "__module__", None)})
 
 
 def _is_stacks_file_in_range(low: int, high: int) -> bool:

@@ -88,7 +88,7 @@ def test_component_folders_travel_without_tests_and_arrive_once(folder, tmp_path
 
 
 @pytest.fixture
-def unpacked(folder, tmp_path, monkeypatch):
+def unpacked_component(folder, tmp_path, monkeypatch):
     """The arguments of `unpack_components` for a component that is unpacked already, and its folder."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -97,9 +97,9 @@ def unpacked(folder, tmp_path, monkeypatch):
     return arguments, unpack_components(*arguments)
 
 
-def test_an_unpacked_folder_that_was_changed_is_not_used_again(unpacked):
+def test_an_unpacked_folder_that_was_changed_is_not_used_again(unpacked_component):
     """Cleaners of temporary folders remove old files one by one: a node would run without them."""
-    arguments, root = unpacked
+    arguments, root = unpacked_component
     (root / "resources_servers" / "mine" / "data" / "table.csv").unlink()
 
     second = unpack_components(*arguments)
@@ -109,17 +109,17 @@ def test_an_unpacked_folder_that_was_changed_is_not_used_again(unpacked):
     assert unpack_components(*arguments) == second
 
 
-def test_an_archive_that_cannot_be_unpacked_leaves_nothing(unpacked):
+def test_an_archive_that_cannot_be_unpacked_leaves_nothing(unpacked_component):
     """Every failed start would leave up to 512 MB."""
-    (_, _, names), root = unpacked
+    (_, _, names), root = unpacked_component
     with pytest.raises(ConfigError, match="cannot unpack"):
         unpack_components(b"no archive", "0" * 24, names)
     assert list(root.parent.iterdir()) == [root]
 
 
-def test_the_node_that_unpacks_second_leaves_no_copy(unpacked, monkeypatch):
+def test_the_node_that_unpacks_second_leaves_no_copy(unpacked_component, monkeypatch):
     """Several nodes of one machine start at the same time."""
-    arguments, root = unpacked
+    arguments, root = unpacked_component
     away = root.rename(root.with_name("away"))
     make = tempfile.mkdtemp
 

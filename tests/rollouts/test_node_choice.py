@@ -84,14 +84,14 @@ async def test_every_node_gets_its_part_of_the_rollouts_with_the_token():
 
 async def test_a_node_that_returns_with_other_addresses_is_used(monkeypatch):
     """Else a training of days ends on the one node that was never restarted."""
-    now, asked = [0.0], []
+    now, requests = [0.0], []
     later = OmegaConf.to_yaml(
         OmegaConf.create({"node_addresses": {"node-2": NODES["node-2"], "node-1.2": {"a": ["127.0.0.1", 3]}}})
     )
 
     def fetch(host, port, _timeout):
-        asked.append((host, port))
-        if len(asked) == 1:
+        requests.append((host, port))
+        if len(requests) == 1:
             raise HeadServerUnreachable("restarting", where="head")
         return later
 
@@ -113,4 +113,4 @@ async def test_a_node_that_returns_with_other_addresses_is_used(monkeypatch):
 
     assert old.global_config_dict.a.responses_api_agents.mine.port == 1
     assert set(nodes.in_flight.values()) == {0}
-    assert asked == [("127.0.0.1", 31000)] * 2
+    assert requests == [("127.0.0.1", 31000)] * 2
