@@ -88,6 +88,9 @@ def compare_two(first: RunScores, second: RunScores) -> dict[str, Any]:
         "subsets": compare_subsets(first, second, tasks),
         "costs": compare_costs(first, second),
     }
+    if not result["comparable"]:  # a difference of rewards that measure different things is no improvement
+        result["verdict"] = UNCLEAR
+        result["subsets"] = [{**row, "verdict": UNCLEAR} for row in result["subsets"]]
     result["sentence"] = describe(result, paired, differences, names=("A", "B"))
     result["details"] = describe_details(result)
     return result

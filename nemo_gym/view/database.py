@@ -401,8 +401,9 @@ def _read_rows(database: sqlite3.Connection, ids: Sequence[int]) -> list[dict[st
         " FROM rollouts r JOIN cells c USING (id) LEFT JOIN annotations n ON n.task = r.task AND n.rollout = r.rollout"
         " WHERE r.id = ?"
     )
-    found = (database.execute(query, (row_id,)).fetchone() for row_id in ids)
-    return [_complete_row(dict(zip(names, row, strict=True))) for row in found if row is not None]  # None: read anew
+    stored_rows = (database.execute(query, (row_id,)).fetchone() for row_id in ids)
+    # a row is missing if the file was rewritten since its id was read
+    return [_complete_row(dict(zip(names, row, strict=True))) for row in stored_rows if row is not None]
 
 
 def _complete_row(row: dict[str, Any]) -> dict[str, Any]:

@@ -136,7 +136,8 @@ def _earlier_run(entry: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) 
     same = [
         other
         for other in others
-        if other["number"] != entry["number"]
+        if entry["environment"]
+        and other["number"] != entry["number"]
         and other["environment"] == entry["environment"]
         and other.get("started_at", "") < entry.get("started_at", "")
         and other["reward"]["mean"] is not None

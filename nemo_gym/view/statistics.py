@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -217,8 +217,12 @@ def _subsets(database: sqlite3.Connection, names: Iterable[str], *, is_pass_or_f
     ]
     if not selected:
         return []
+    first_alike, group = _first_alike(decoded, selected), "labels"
+    if any(number != first for number, first in first_alike.items()):
+        database.create_function("first_alike", 1, first_alike.get, deterministic=True)
+        group = "first_alike(labels)"
     query = (
-        f"SELECT labels, n, total, count(*) FROM (SELECT labels, task, {_SUMS} {_SCORED} GROUP BY labels, task)"
+        f"SELECT labels, n, total, count(*) FROM (SELECT {group} AS labels, task, {_SUMS} {_SCORED} GROUP BY 1, 2)"
         " GROUP BY 1, 2, 3"
     )
     means: dict[tuple[str, str], ClusteredMean] = {}
@@ -230,6 +234,15 @@ def _subsets(database: sqlite3.Connection, names: Iterable[str], *, is_pass_or_f
                 mean.add_sums(n, _finite_sum(total), tasks)
     ordered = sorted(means.items(), key=lambda item: (selected.index(item[0][0]), item[0][1]))
     return [{"name": name, "value": value, **interval_facts(mean)} for (name, value), mean in ordered]
+
+
+def _first_alike(sets: Mapping[int, Mapping[str, str]], names: Sequence[str]) -> dict[int, int]:
+    """Return for each set of labels the number of the first one with the same values of `names`.
+
+    Sets that differ only in the model put a task into the same subsets, where it counts as one task.
+    """
+    first: dict[tuple[str | None, ...], int] = {}
+    return {number: first.setdefault(tuple(map(one.get, names)), number) for number, one in sets.items()}
 
 
 def _tokens_by_model(database: sqlite3.Connection) -> dict[str, dict[str, int]]:

@@ -95,6 +95,18 @@ def test_other_data_or_another_verifier_is_not_comparable(other: dict[str, Any],
     assert result["differences"][0]["kind"] == kind and result["differences"][0]["breaking"]
 
 
+def test_no_subset_is_called_better_in_runs_that_are_not_comparable() -> None:
+    """`Clearly better in hard` below `Not comparable` would be believed."""
+    subsets = {"difficulty": {task: "hard" if task % 2 else "easy" for task in range(60)}}
+    first = scores("a", dict.fromkeys(range(60), 0.0), identity=IDENTITY, subsets=subsets)
+    second = scores("b", dict.fromkeys(range(60), 1.0), identity=other_identity(rows="blake2b:2"), subsets=subsets)
+
+    result = compare_two(first, second)
+
+    assert "better" not in result["details"]
+    assert {result["verdict"], *(row["verdict"] for row in result["subsets"])} == {"no clear change"}
+
+
 @pytest.mark.parametrize(
     ("other", "kind", "text"),
     [

@@ -114,6 +114,16 @@ def test_the_collector_writes_what_the_page_needs() -> None:
     assert content["minutes"] == [{"minute": 0, "done": 2}]
 
 
+def test_runs_of_unknown_environments_are_not_earlier_runs_of_each_other(run: RunDatabase) -> None:
+    """A mean of another benchmark as the one to beat would mislead."""
+    entry = {**rollout_context(run), "environment": "", "started_at": "2026-11-16T22:04:00+00:00"}
+    other = {**entry, "number": 1, "started_at": "2026-11-15T22:04:00+00:00"}
+
+    assert "earlier_run" not in live_state(run, entry, [entry, other])
+    named, same = {**entry, "environment": "math"}, {**other, "environment": "math"}
+    assert live_state(run, named, [named, same])["earlier_run"]["name"] == other["title"]
+
+
 def test_a_late_write_leaves_no_live_file(tmp_path: Path) -> None:
     """A write on a thread goes on when the collection ends; a file left behind would show a run that is over."""
     path = tmp_path / "x_live.json"

@@ -99,3 +99,20 @@ def test_two_runs_are_compared_task_by_task(index_of: Make) -> None:
     assert (summary["tasks"], summary["better"], summary["worse"]) == (3, 2, 0)
     assert [row["task"] for row in summary["rows"]] == [1, 2]
     assert summary["mean_difference"] == pytest.approx(0.5)
+
+
+def test_a_task_of_several_models_is_one_task_of_its_subset(index_of: Make) -> None:
+    """Counted twice, it would make the interval of the subset too narrow."""
+    records = [
+        record(task, repeat, float(task % 2), difficulty="hard" if task < 4 else "easy")
+        for task in range(8)
+        for repeat in (0, 1)
+    ]
+    for made in records:
+        made["response"]["model"] = f"model-{made['_ng_rollout_index']}"
+
+    subsets = {one["value"]: one for one in summarize(index_of(*records))["subsets"]}
+
+    assert (subsets["hard"]["tasks"], subsets["hard"]["n"]) == (4, 8)
+    alone = index_of(*(made for made in records if made["_ng_task_index"] < 4), name="hard")
+    assert subsets["hard"]["interval_95"] == summarize(alone)["reward"]["interval_95"]

@@ -182,5 +182,8 @@
       ${dialog?.name === "copy" ? html`<${dialogs.CopyByHand} text=${dialog.text} onClose=${close} />` : null}`;
   }
 
+  addEventListener("unhandledrejection", ({ reason }) => {
+    if (!(reason instanceof DOMException && reason.name === "AbortError")) ui.toast(reason?.message ?? String(reason));
+  });
   gymView.render(html`<${App} />`, document.getElementById("app"));
 })();

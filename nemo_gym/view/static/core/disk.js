@@ -72,13 +72,9 @@
 
   function groupOf(/** @type {number[]} */ rewards) {
     if (!rewards.length) return "unscored";
-    return rewards.every((reward) => reward === 1)
-      ? "solved"
-      : rewards.every((reward) => reward <= 0)
-        ? "unsolved"
-        : rewards.every((reward) => reward === rewards[0])
-          ? "same"
-          : "mixed";
+    if (rewards.every((reward) => reward >= 1)) return "solved";
+    if (rewards.every((reward) => reward <= 0)) return "unsolved";
+    return "mixed"; // as in the server
   }
 
   async function tasks(/** @type {number} */ run, /** @type {any} */ query) {
@@ -97,8 +93,8 @@
     });
     const all = [...byTask.values()].map((task) => {
       const rewards = task.rollouts
-        .map((/** @type {any} */ row) => row.reward)
-        .filter((/** @type {any} */ reward) => reward !== null);
+        .filter((/** @type {any} */ row) => row.reward !== null && !row.masked)
+        .map((/** @type {any} */ row) => row.reward);
       const group = groupOf(rewards);
       groups[group] = (groups[group] ?? 0) + 1;
       const mean = rewards.length
@@ -109,7 +105,7 @@
         group,
         mean,
         scored: rewards.length,
-        solved: rewards.filter((/** @type {number} */ reward) => reward === 1).length,
+        solved: rewards.filter((/** @type {number} */ reward) => reward >= 1).length,
       };
     });
     const rows = !query.group || query.group === "all" ? all : all.filter((task) => task.group === query.group);

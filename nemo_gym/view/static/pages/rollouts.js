@@ -193,12 +193,23 @@
     const page = Math.max(1, visible[1] - visible[0] - 1);
     const nextFailed = async () => {
       const where = [query.where ? `(${query.where})` : "", 'outcome == "failed"'].filter(Boolean).join(" and ");
-      const failed = await api.rollouts(run, { ...selection, where, count: 500 });
-      for (const each of failed.rows) {
-        const { position } = await api.rollouts(run, { ...selection, at: `${each.task}:${each.rollout}`, count: 1 });
-        if (position !== null && position !== undefined && position > index) return select(position, true);
+      const failedAt = async (/** @type {number} */ place) => {
+        const { rows: found, total: count } = await api.rollouts(run, { ...selection, where, start: place, count: 1 });
+        if (!found.length) return { position: -1, count };
+        const at = `${found[0].task}:${found[0].rollout}`;
+        return { position: (await api.rollouts(run, { ...selection, at, count: 1 })).position ?? -1, count };
+      };
+      // Failed rollouts have the order of the table: halve their number until the first one below this row is found.
+      const failures = (await failedAt(0)).count;
+      let [low, high, next] = [0, failures, -1];
+      while (low < high) {
+        const middle = Math.floor((low + high) / 2),
+          { position } = await failedAt(middle);
+        if (position > index) [high, next] = [middle, position];
+        else low = middle + 1;
       }
-      return ui.toast(failed.total ? "No failed rollout below this row" : "No failed rollout in this filter");
+      if (next >= 0) return select(next, true);
+      return ui.toast(failures ? "No failed rollout below this row" : "No failed rollout in this filter");
     };
     useKeys("Table", [
       ["j ArrowDown", "Next row", () => step(1)],
