@@ -207,7 +207,7 @@ def test_every_text_call_and_result_is_still_there(items: list[Json]) -> None:
             assert json.dumps(piece, ensure_ascii=False)[1:-1] in spoken
 
 
-@given(st.lists(text, min_size=1, max_size=2), some, st.lists(st.tuples(some, name, arguments), max_size=2), tokens)
+@given(st.lists(text.filter(bool), min_size=1, max_size=2), some, st.lists(st.tuples(some, name, arguments), max_size=2), tokens)
 @law
 def test_a_turn_of_a_model_comes_back_from_chat(
     thoughts: list[str], answer: str, calls: list[tuple[str, str, str]], fields: Json
@@ -279,4 +279,4 @@ def test_a_completion_comes_back_as_the_same_message(message: Json, cut: str | N
 
     assert chat_messages(response["output"], with_tokens=True) == [message]
     assert response["status"] == ("incomplete" if finish in ("length", "content_filter") else "completed")
-    assert response["usage"]["input_tokens"] == (counts or {"prompt_tokens": 0})["prompt_tokens"]
+    assert (response["usage"] or {}).get("input_tokens") == (counts or {}).get("prompt_tokens")
