@@ -342,7 +342,9 @@ def _kind_and_part(kind: str, place: Json) -> tuple[str, Any]:
 
 def _part_added(name: str, part_name: str, event: Json) -> Json:
     """Return the begin of the part of a text, before an event of this text."""
-    place = {key: event[key] for key in ("item_id", "output_index", "content_index", "summary_index") if key in event}
+    place: Json = {
+        key: event[key] for key in ("item_id", "output_index", "content_index", "summary_index") if key in event
+    }
     if name == "reasoning_summary_text":
         part: Json = {"type": "summary_text", "text": ""}
     else:
