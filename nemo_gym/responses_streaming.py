@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 from nemo_gym.convert import sse
 from nemo_gym.convert.json_access import Json, expect_dict, expect_list, new_id, optional_list_at, to_dict
 from nemo_gym.convert.response_events import events_from_response, events_of_failure, numbered_events
-from nemo_gym.convert.tool_names import NamespacedNames, flatten_call, flatten_tools
+from nemo_gym.convert.tool_names import NamespacedNames, flatten_call, flatten_choice, flatten_tools
 from nemo_gym.wire.engine_options import ENGINE_OPTIONS
 from nemo_gym.wire.responses import NeMoGymResponseCreateParamsNonStreaming, NeMoGymResponseInputItem
 from nemo_gym.wire.responses_options import ToolParam
@@ -109,7 +109,9 @@ def flatten_request(body: Any) -> tuple[Json, list[str]]:
                 items.append(flatten_call(item))
         request["input"] = items
     if tools or "tools" in request:
-        request["tools"] = flatten_tools(tools, dropped)[0]
+        request["tools"], names = flatten_tools(tools, dropped)
+        if "tool_choice" in request:
+            request["tool_choice"] = flatten_choice(request["tool_choice"], names, request["tools"])
     return request, dropped
 
 

@@ -39,6 +39,20 @@ def test_tools_inside_the_input_join_the_tool_list() -> None:
     assert (request["tools"], request["input"]) == ([tool("a"), tool("b")], [{"role": "user"}])
 
 
+@pytest.mark.parametrize("choice", [{"name": "b", "namespace": "ns"}, {"name": "b"}])
+def test_a_choice_of_a_tool_in_a_namespace_has_its_flat_name(choice: dict[str, str]) -> None:
+    """A choice of a name that no tool has is refused by the endpoint, or no tool is called."""
+    function = {"type": "function", **choice}
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [function, {"type": "function", "name": "a"}]}
+    tools = [tool("a"), {"type": "namespace", "name": "ns", "tools": [tool("b")]}]
+
+    one, _ = flatten_request({"input": "hi", "tools": tools, "tool_choice": function})
+    several, _ = flatten_request({"input": "hi", "tools": tools, "tool_choice": allowed})
+
+    assert one["tool_choice"] == {"type": "function", "name": "ns__b"}
+    assert [each["name"] for each in several["tool_choice"]["tools"]] == ["ns__b", "a"]
+
+
 def test_the_namespaces_of_flat_names_are_known() -> None:
     """The client finds the tool of a call by its namespace; the flat name is ours."""
     namespace = {"type": "namespace", "name": "ns", "tools": [tool("b")]}

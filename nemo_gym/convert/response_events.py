@@ -14,6 +14,23 @@ from nemo_gym.wire.base import GENERATION_FIELDS, TOKEN_FIELDS
 
 FINAL_EVENTS = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
 
+_OPENING_EVENTS = ("response.created", "response.in_progress")
+_PART_OF_TEXT = {
+    "output_text": "content_part",
+    "refusal": "content_part",
+    "reasoning_summary_text": "reasoning_summary_part",
+}
+"""The part that holds a text, by the name of the text's events."""
+_CALL_EVENTS = ("function_call_arguments", "custom_tool_call_input")
+_ITEM_OF_EVENT = {
+    "content_part": "message",
+    "output_text": "message",
+    "refusal": "message",
+    "reasoning_summary_text": "reasoning",
+    "reasoning_summary_part": "reasoning",
+    "reasoning_text": "reasoning",
+}
+"""The type of an item that can begin without its `output_item.added`, by the name of its events."""
 _TEXT_FIELDS = {"output_text": "text", "refusal": "refusal"}
 _UNFINISHED_FIELDS = frozenset({*TOKEN_FIELDS, *GENERATION_FIELDS, "encrypted_content"})
 _EMPTY_FIELDS: dict[str, Json] = {
@@ -181,14 +198,20 @@ def response_from_events(events: Iterable[Any]) -> Json:
 class ResponseEventDecoder:
     """Decodes the Responses stream of an endpoint to complete events without sequence numbers.
 
-    An endpoint that reports only finished items gets the events in between from the items. `response` is set by the
-    last event, which `feed` does not return.
+    Endpoints leave events out: the first ones, those between the begin and the end of an item, whole items, the end of
+    an item. What is missing is added from what arrives, at last from the final response. `response` is set by the last
+    event, which `feed` does not return.
     """
 
     def __init__(self) -> None:
         self.response: Json | None = None
         self._items: dict[int, Json] = {}
-        self._begun: set[str] = set()
+        self._begun: dict[int, SentEvents] = {}
+        self._opened = 0
+        """The number of opening events that were sent."""
+        self._start: Json = {}
+        self._invented_id: str | None = None
+        """The id of a response that began without the event that has it; clients expect one id to the end."""
 
     def feed(self, event: Json, path: str = "event") -> list[Json]:
         """Return the events for the client.
@@ -200,20 +223,130 @@ class ResponseEventDecoder:
         if kind == "error":
             raise ConversionError(f"the stream reports an error: {short_repr(event.get('message'))}", where=path)
         if kind in FINAL_EVENTS:
-            response = dict_at(event, "response", path)
-            if self._items and not response.get("output"):
-                response = {**response, "output": [self._items[index] for index in sorted(self._items)]}
-            self.response = response
-            return []
+            return self._finish(dict_at(event, "response", path))
         event = {key: value for key, value in event.items() if key != "sequence_number"}
-        if kind == "response.output_item.added":
-            self._begun.add(str(event.get("output_index")))
-        elif kind == "response.output_item.done":
-            return self._finish_item(event, path)
-        return [event]
+        opening = [] if self._opened > 1 else self._open(event)
+        if kind in _OPENING_EVENTS:
+            return [*opening, event]
+        index = event.get("output_index")
+        if kind == "response.output_item.done":
+            index = index if isinstance(index, int) else len(self._items)
+            return [*opening, *self._finish_item(index, dict_at(event, "item", path), event)]
+        if not isinstance(index, int):
+            return [*opening, event]
+        return [*opening, *self._place(index, event)]
 
-    def _finish_item(self, event: Json, path: str) -> list[Json]:
-        position = event.get("output_index")
-        index = position if isinstance(position, int) else len(self._items)
-        item = self._items[index] = dict_at(event, "item", path)
-        return [event] if str(position) in self._begun else list(item_events(item, index))
+    def _open(self, event: Json) -> list[Json]:
+        """Return the opening events that the endpoint has left out before `event`."""
+        kind = event["type"]
+        if kind in _OPENING_EVENTS:
+            self._start = event.get("response") or self._start
+        if not self._start and kind not in _OPENING_EVENTS:
+            item_name = event.get("item_id") or (event.get("item") or {}).get("id") or "stream"
+            self._start = {**empty_response(f"resp_{item_name}", 0, ""), "status": "in_progress"}
+            self._invented_id = self._start["id"]
+        start = self._start
+        before = _OPENING_EVENTS.index(kind) if kind in _OPENING_EVENTS else len(_OPENING_EVENTS)
+        missing = _OPENING_EVENTS[self._opened : before]
+        self._opened = max(self._opened, before + (kind in _OPENING_EVENTS))
+        return [{"type": name, "response": start} for name in missing]
+
+    def _place(self, index: int, event: Json) -> list[Json]:
+        """Return an event of an item, after the begin of the item and of its part if these were left out."""
+        kind, events = event["type"], []
+        sent = self._begun.get(index)
+        if kind == "response.output_item.added":
+            if sent is None:
+                self._begun[index] = SentEvents()
+                return [event]
+            return []
+        name = kind.removeprefix("response.").rpartition(".")[0]
+        if sent is None:
+            is_thought = (event.get("part") or {}).get("type") == "reasoning_text"
+            item_kind = "reasoning" if is_thought else _ITEM_OF_EVENT.get(name)
+            if item_kind is None:
+                return [] if name in _CALL_EVENTS else [event]  # a call begins with its name, which is not known yet
+            sent = self._begun[index] = SentEvents()
+            item = {"type": item_kind, "id": event.get("item_id") or f"item_{index}", **_EMPTY_FIELDS[item_kind]}
+            head = {"role": "assistant", "status": "in_progress"} if item_kind == "message" else {}
+            events.append({"type": "response.output_item.added", "output_index": index, "item": item | head})
+        part = _PART_OF_TEXT.get(name)
+        if part is not None and not sent.has(f"response.{part}.added", event):
+            added = _part_added(name, part, event)
+            sent.note(added)
+            events.append(added)
+        sent.note(event)
+        return [*events, event]
+
+    def _finish_item(self, index: int, item: Json, event: Json) -> list[Json]:
+        """Return the end of an item, after what the endpoint has left out of it."""
+        self._items[index] = item
+        sent = self._begun.get(index)
+        return list(item_events(item, index)) if sent is None else [*sent.missing(content_events(item, index)), event]
+
+    def _finish(self, response: Json) -> list[Json]:
+        """Set the response; return the events of items that the endpoint has not finished before."""
+        if self._items and not response.get("output"):
+            response = {**response, "output": [self._items[index] for index in sorted(self._items)]}
+        if self._invented_id is not None:
+            response = {**response, "id": self._invented_id}
+        self.response = response
+        output = response.get("output")
+        if not self._opened or response.get("status") in ("failed", "cancelled") or not isinstance(output, list):
+            return []
+        events = self._open({"type": "response.completed"})
+        finished = {item["id"] for item in self._items.values() if item.get("id")}
+        for index, item in enumerate(output):
+            if isinstance(item, dict) and index not in self._items and item.get("id") not in finished:
+                done = {"type": "response.output_item.done", "output_index": index, "item": item}
+                events += self._finish_item(index, item, done)
+        return events
+
+
+class SentEvents:
+    """The events of one item that a client has received."""
+
+    def __init__(self) -> None:
+        """Start without events."""
+        self._kinds: set[tuple[str, Any]] = set()
+        self._texts: dict[tuple[str, Any], list[str]] = {}
+
+    def note(self, event: Json) -> None:
+        """Note an event that is sent."""
+        key = _kind_and_part(event["type"], event)
+        if event["type"].endswith(".delta") and isinstance(event.get("delta"), str):
+            self._texts.setdefault(key, []).append(event["delta"])
+        else:
+            self._kinds.add(key)
+
+    def has(self, kind: str, place: Json) -> bool:
+        """Return whether an event of this kind was sent for the part of another event."""
+        return _kind_and_part(kind, place) in self._kinds
+
+    def missing(self, events: Iterable[Json]) -> Iterator[Json]:
+        """Yield those of all events of the item that were not sent, and the rest of texts that were sent in part."""
+        for event in events:
+            key = _kind_and_part(event["type"], event)
+            if not event["type"].endswith(".delta"):
+                if key not in self._kinds:
+                    yield event
+                continue
+            text = "".join(self._texts.get(key, ()))
+            if event["delta"].startswith(text) and event["delta"] != text:
+                yield {**event, "delta": event["delta"][len(text) :]}
+
+
+def _kind_and_part(kind: str, place: Json) -> tuple[str, Any]:
+    return kind, place.get("content_index", place.get("summary_index"))
+
+
+def _part_added(name: str, part_name: str, event: Json) -> Json:
+    """Return the begin of the part of a text, before an event of this text."""
+    place: Json = {
+        key: event[key] for key in ("item_id", "output_index", "content_index", "summary_index") if key in event
+    }
+    if name == "reasoning_summary_text":
+        part: Json = {"type": "summary_text", "text": ""}
+    else:
+        part = {"type": name, _TEXT_FIELDS[name]: ""} | ({"annotations": []} if name == "output_text" else {})
+    return {"type": f"response.{part_name}.added", **place, "part": part}

@@ -45,6 +45,24 @@ def flatten_tools(tools: list[Any], dropped: list[str]) -> tuple[list[Any], Name
     return flat, names
 
 
+def flatten_choice(choice: Any, names: NamespacedNames, tools: list[Any]) -> Any:
+    """Return a tool choice with the flat names of tools in a namespace; also without it, if only one has the name."""
+    if not isinstance(choice, dict):
+        return choice
+    if isinstance(choice.get("tools"), list):  # allowed_tools
+        return {**choice, "tools": [flatten_choice(tool, names, tools) for tool in choice["tools"]]}
+    name, namespace = choice.get("name"), choice.get("namespace")
+    if not isinstance(name, str):
+        return choice
+    flat_choice = {key: value for key, value in choice.items() if key != "namespace"}
+    if isinstance(namespace, str) and namespace:
+        return {**flat_choice, "name": flat_name(namespace, name)}
+    if any(isinstance(tool, dict) and tool.get("name") == name for tool in tools):
+        return flat_choice
+    matches = [flat for flat, (_, inner) in names.items() if inner == name]
+    return {**flat_choice, "name": matches[0]} if len(matches) == 1 else flat_choice
+
+
 def flatten_call(item: Any) -> Any:
     """Return a call of a namespaced tool with the flat name of its tool; other items are returned unchanged."""
     if not isinstance(item, dict) or "namespace" not in item or not str(item.get("type")).endswith("_call"):

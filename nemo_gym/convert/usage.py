@@ -39,7 +39,10 @@ def usage_to_message(usage: Any) -> Json:
     usage = {} if usage is None else expect_dict(usage, "usage")
     cached = usage_detail(usage, "input_tokens_details", "cached_tokens")
     total = _optional_count(usage, "input_tokens") or 0
-    counts = {"input_tokens": total - (cached or 0), "output_tokens": _optional_count(usage, "output_tokens") or 0}
+    counts = {
+        "input_tokens": max(total - (cached or 0), 0),
+        "output_tokens": _optional_count(usage, "output_tokens") or 0,
+    }
     return counts | {"cache_read_input_tokens": cached} if cached else counts
 
 
@@ -88,8 +91,20 @@ def with_numeric_usage(answer: Answer) -> Answer:
         counts = NeMoGymResponseUsage.model_validate(_NO_TOKENS if usage is None else _counts(usage))
         return answer.model_copy(update={"usage": counts})
     if usage is not None:
-        return answer
+        numbers = _chat_usage(usage)
+        return answer if numbers is usage else answer.model_copy(update={"usage": numbers})
     return answer.model_copy(update={"usage": CompletionUsage(prompt_tokens=0, completion_tokens=0, total_tokens=0)})
+
+
+def _chat_usage(usage: CompletionUsage) -> CompletionUsage:
+    """Return token counts of a completion whose details are numbers; without details they are returned unchanged."""
+    changes = {}
+    for name in ("prompt_tokens_details", "completion_tokens_details"):
+        group = getattr(usage, name)
+        nulls = [] if group is None else [key for key, value in group.__dict__.items() if value is None]
+        if nulls:
+            changes[name] = group.model_copy(update=dict.fromkeys(nulls, 0))
+    return usage.model_copy(update=changes) if changes else usage
 
 
 def _counts(usage: NeMoGymResponseUsage) -> Json:

@@ -20,6 +20,7 @@ from nemo_gym.errors import (
     DeadlineExceeded,
     GymError,
     InvalidReply,
+    ModelFailed,
     SessionLost,
     UnsupportedRequest,
 )
@@ -196,8 +197,9 @@ class FailureMiddleware:
         cause = (
             str(error) if isinstance(error, GymError) else f"{type(error).__name__}: {error} ({raise_location(error)})"
         )
-        trace = "".join(format_exception(error))
-        logger.error("%s: %s failed: %s", server, request, self._for_log(f"{' '.join(cause.split())}\n{trace}"))
+        # The stack of a failed model is always that of the client of its endpoint.
+        trace = "" if isinstance(error, ModelFailed) else "\n" + "".join(format_exception(error))
+        logger.error("%s: %s failed: %s", server, request, self._for_log(f"{' '.join(cause.split())}{trace}"))
         return 500, f"{type(error).__name__}({str(error)!r})" if isinstance(error, GymError) else repr(error)
 
     def _for_log(self, text: str) -> str:

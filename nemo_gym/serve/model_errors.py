@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from nemo_gym.convert.error_bodies import ApiError, Dialect
-from nemo_gym.errors import DeadlineExceeded, GymError, ModelFailed, SessionLost, UnsupportedRequest
+from nemo_gym.errors import ConversionError, DeadlineExceeded, GymError, ModelFailed, SessionLost, UnsupportedRequest
 from nemo_gym.transport.event_reader import status_of_problem
 
 DIALECT_OF_PATH: dict[str, Dialect] = {
@@ -93,7 +93,7 @@ def _endpoint_error(error: ClientResponseError, redact: Redact) -> ApiError:
 
 
 def _text(error: BaseException) -> str:
-    if isinstance(error, UnsupportedRequest | DeadlineExceeded | SessionLost):
+    if isinstance(error, ConversionError | DeadlineExceeded | SessionLost):
         return str(error)
     return f"{type(error).__name__}({str(error)!r})" if isinstance(error, GymError) else repr(error)
 

@@ -70,13 +70,13 @@ def add_model_routes(app: FastAPI, name: str, tokenize: Tokenize, count_tokens: 
         return {**listing, "models": [describe_gemini_model(name)]}
 
     async def show_model(model: str) -> dict[str, Any]:
-        return describe_model(model)
+        return {**describe_gemini_model(model), **describe_model(model)}
 
     async def list_gemini_models() -> dict[str, Any]:
         return {"models": [describe_gemini_model(name)]}
 
     async def show_gemini_model(model: str) -> dict[str, Any]:
-        return describe_gemini_model(model)
+        return {**describe_gemini_model(model), **describe_model(model)}
 
     async def count_message_tokens(request: Request, body: dict[str, Any] = Body()) -> dict[str, int]:
         with as_refusals():

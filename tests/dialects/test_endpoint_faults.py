@@ -155,6 +155,25 @@ async def test_token_counts_that_a_chat_endpoint_leaves_out_are_numbers(client: 
     assert all(type(count) is int for count in numbers_of_usage(required))
 
 
+@pytest.mark.parametrize("client", [*CLIENTS, *CHAT_CLIENTS])
+@pytest.mark.parametrize("details", [{"cached_tokens": None, "audio_tokens": None}, {"cached_tokens": 90}])
+async def test_odd_details_of_token_counts_are_numbers_that_are_not_negative(client: str, details: Json) -> None:
+    """A null ends a client; more cached than read tokens would make the count of Messages negative."""
+    path, body = (CLIENTS | CHAT_CLIENTS)[client]
+    usage = {**CHUNKS[-1]["usage"], "prompt_tokens_details": details}
+    chunks = [*CHUNKS[:-1], {**CHUNKS[-1], "usage": usage}]
+    reply = Reply(events=chunks) if "streamed" in client else Reply(incomplete_completion(usage=usage))
+
+    async with listening(chat=reply) as endpoint:
+        answer = await ask(vllm_model(endpoint.url), path, body)
+
+    counts = usage_of(await answer.read())
+    sent = {key: value for key, value in counts.items() if not key.endswith("_details") or value is not None}
+    numbers = numbers_of_usage(sent)
+    assert numbers
+    assert all(type(count) is int and count >= 0 for count in numbers)
+
+
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("streams", [True, False], ids=["streaming endpoint", "whole endpoint"])
 @pytest.mark.parametrize("usage", [None, {**RESPONSE["usage"], "input_tokens_details": None}, {"input_tokens": 7}])

@@ -71,6 +71,8 @@ def test_the_model_is_listed_for_clients_of_every_api() -> None:
     assert (listing["object"], listing["has_more"]) == ("list", False)
     assert [model["id"] for model in listing["data"]] == ["small"]
     assert client.get("/v1/models/org/any").json()["id"] == "org/any"
+    for version in ("v1", "v1beta"):  # google-genai asks either, and reads `name`
+        assert client.get(f"/{version}/models/org/any").json()["name"] == "models/org/any"
     assert client.get("/v1beta/models").json()["models"][0]["name"] == "models/small"
     assert client.get("/v1beta/models/x").json()["name"] == "models/x"
 
