@@ -209,14 +209,16 @@ def test_other_rows_of_the_same_file_can_be_compared() -> None:
     """A run with --limit 10 and one of the whole file have the same tasks under the same numbers."""
     source = {"name": "x.jsonl", "size": 9, "modified_ns": 1}
     first, second = other_identity(input=source), other_identity(input=source, rows="blake2b:2")
-    changed = other_identity(input={**source, "size": 10}, rows="blake2b:2")
+    other_file = other_identity(input={**source, "size": 10}, rows="blake2b:2")
     rewards = dict.fromkeys(range(4), 1.0)
 
     result = compare_two(scores("a", rewards, identity=first), scores("b", rewards, identity=second))
 
     assert result["comparable"]
     assert [one["kind"] for one in result["differences"]] == ["selection"]
-    assert not compare_two(scores("a", rewards, identity=first), scores("b", rewards, identity=changed))["comparable"]
+    assert not compare_two(scores("a", rewards, identity=first), scores("b", rewards, identity=other_file))[
+        "comparable"
+    ]
 
 
 def test_rounding_is_no_difference() -> None:

@@ -120,8 +120,8 @@ def test_runs_of_unknown_environments_are_not_earlier_runs_of_each_other(run: Ru
     other = {**entry, "number": 1, "started_at": "2026-11-15T22:04:00+00:00"}
 
     assert "earlier_run" not in live_state(run, entry, [entry, other])
-    named, same = {**entry, "environment": "math"}, {**other, "environment": "math"}
-    assert live_state(run, named, [named, same])["earlier_run"]["name"] == other["title"]
+    math_entry, math_other = {**entry, "environment": "math"}, {**other, "environment": "math"}
+    assert live_state(run, math_entry, [math_entry, math_other])["earlier_run"]["name"] == other["title"]
 
 
 def test_a_late_write_leaves_no_live_file(tmp_path: Path) -> None:
@@ -139,12 +139,12 @@ def test_a_late_write_leaves_no_live_file(tmp_path: Path) -> None:
 
 async def test_a_broken_display_does_not_fail_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The results are stored; only their display is missing, and the log says so."""
-    begun = asyncio.Event()
+    has_begun = asyncio.Event()
 
     async def fail(self: LiveFile) -> None:
-        begun.set()
+        has_begun.set()
         raise TypeError("not JSON")
 
     monkeypatch.setattr(LiveFile, "keep_writing", fail)
     async with live_file(Progress(TimedInFlight()), tmp_path / "x.jsonl"):
-        await begun.wait()
+        await has_begun.wait()

@@ -75,8 +75,8 @@ def test_masked_rewards_enter_no_mean(index_of: Callable[..., RunDatabase]) -> N
     assert client.get("/api/runs/0/live").json()["reward_so_far"][-1]["done"] == 2
     assert client.get("/api/runs/0/rollouts/0/1").json()["verdict"]["mean_of_task"] == 1.0
     assert client.get("/api/compare/0/0").json()["tasks"] == 2
-    masked = next(one for one in client.get("/api/runs/0").json()["health"] if "masked" in one["title"])
-    assert masked["share"] == 0.5
+    finding = next(one for one in client.get("/api/runs/0").json()["health"] if "masked" in one["title"])
+    assert finding["share"] == 0.5
 
 
 def test_quantiles_are_those_of_the_sorted_values(index_of: Callable[..., RunDatabase]) -> None:

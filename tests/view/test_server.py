@@ -159,7 +159,7 @@ async def test_one_damaged_run_does_not_end_the_following_of_others(
 ) -> None:
     """A file without permission, or a full disk, concerns one run; the server goes on and the log says it once."""
     broken = RunDatabase(RunFiles(tmp_path / "broken.jsonl"), tmp_path / "broken.sqlite")
-    grown = asyncio.Event()
+    has_grown_thrice = asyncio.Event()
     loop = asyncio.get_running_loop()
     calls: list[int] = []
 
@@ -169,14 +169,14 @@ async def test_one_damaged_run_does_not_end_the_following_of_others(
     def grow() -> bool:
         calls.append(1)
         if len(calls) == 3:
-            loop.call_soon_threadsafe(grown.set)
+            loop.call_soon_threadsafe(has_grown_thrice.set)
         return False
 
     monkeypatch.setattr(server, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(broken, "grow", fail)
     monkeypatch.setattr(index, "grow", grow)
     task = asyncio.create_task(server._follow_files([broken, index], None))
-    await asyncio.wait_for(grown.wait(), 30)
+    await asyncio.wait_for(has_grown_thrice.wait(), 30)
     task.cancel()
 
     assert caplog.text.count("no access") == 1

@@ -108,11 +108,11 @@ def test_a_task_of_several_models_is_one_task_of_its_subset(index_of: Make) -> N
         for task in range(8)
         for repeat in (0, 1)
     ]
-    for made in records:
-        made["response"]["model"] = f"model-{made['_ng_rollout_index']}"
+    for stored in records:
+        stored["response"]["model"] = f"model-{stored['_ng_rollout_index']}"
 
     subsets = {one["value"]: one for one in summarize(index_of(*records))["subsets"]}
 
     assert (subsets["hard"]["tasks"], subsets["hard"]["n"]) == (4, 8)
-    alone = index_of(*(made for made in records if made["_ng_task_index"] < 4), name="hard")
+    alone = index_of(*(stored for stored in records if stored["_ng_task_index"] < 4), name="hard")
     assert subsets["hard"]["interval_95"] == summarize(alone)["reward"]["interval_95"]
