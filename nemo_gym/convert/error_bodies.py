@@ -1,5 +1,6 @@
 """Errors of model servers in the form that the clients of each dialect read, as a body or as an event of a stream."""
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,6 +33,18 @@ _GEMINI_STATUSES = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
+_OPTIONS = {"temperature": "temperature", "top_p": "topP", "top_k": "topK", "max_output_tokens": "maxOutputTokens"}
+_OPTIONS |= {"top_logprobs": "logprobs", "stop": "stopSequences", "seed": "seed"}
+_CLIENT_FIELDS: dict[str, dict[str, str]] = {
+    "messages": {"max_output_tokens": "max_tokens", "instructions": "system", "stop": "stop_sequences"},
+    "gemini": {**{name: f"generationConfig.{field}" for name, field in _OPTIONS.items()},
+               "instructions": "systemInstruction"},
+}  # fmt: skip
+"""The field of a client by the field of the Responses request that its request was converted to."""
+_CONVERSATIONS = {"messages": "messages", "gemini": "contents"}
+_ITEM_PATH = re.compile(r"\binput(?:[.\[]\d+\]?)(?:\.\w+|\[\d+\])*")
+_FIELD = re.compile(r"^(\w+)(?=: )")
+
 _EVENT_CODES = {429: "rate_limit_exceeded"}
 
 
@@ -56,14 +69,21 @@ class ApiError:
         if dialect == "messages":
             default = "invalid_request_error" if self.is_permanent else "api_error"
             kind = _MESSAGES_TYPES.get(self.status, default)
-            return {"type": "error", "error": {"type": kind, "message": self.message}}
+            return {"type": "error", "error": {"type": kind, "message": self._message_for(dialect)}}
         if dialect == "gemini":
             default = "INVALID_ARGUMENT" if self.is_permanent else "INTERNAL"
             name = _GEMINI_STATUSES.get(self.status, default)
-            return {"error": {"code": self.status, "message": self.message, "status": name}}
+            return {"error": {"code": self.status, "message": self._message_for(dialect), "status": name}}
         default = "invalid_request_error" if self.is_permanent else "server_error"
         kind = _OPENAI_TYPES.get(self.status, default)
         return {"error": {"message": self.message, "type": kind, "code": self.code, "param": self.param}}
+
+    def _message_for(self, dialect: Dialect) -> str:
+        """Return the message with the client's names of the fields; items have no position in its conversation."""
+        message = _ITEM_PATH.sub(_CONVERSATIONS[dialect], self.message)
+        message = message.replace("file_url", "url")
+        names = _CLIENT_FIELDS[dialect]
+        return _FIELD.sub(lambda match: names.get(match[1], match[1]), message)
 
     @property
     def event_code(self) -> str:

@@ -49,6 +49,10 @@ _USER_DATA = frozenset({"args", "response", "parametersJsonSchema", "responseJso
 _USER_NAMES = frozenset({"properties", "$defs", "defs"})
 _MODES = {"AUTO": "auto", "VALIDATED": "auto", "MODE_UNSPECIFIED": "auto", "ANY": "required", "NONE": "none"}
 _SCHEMA_COUNTS = ("minItems", "maxItems", "minProperties", "maxProperties", "minLength", "maxLength")
+_UPLOADED_FILES = "https://generativelanguage.googleapis.com/"
+"""Where files are that a client has uploaded to Google; no other endpoint can read them."""
+_AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mp3": "mp3", "audio/mpeg": "mp3"}
+"""The formats of audio that the Responses API has."""
 _GEMINI_ONLY_SCHEMA = frozenset({"propertyOrdering", "nullable", "example"})
 
 
@@ -205,12 +209,16 @@ def _input_part(part: Json, path: str) -> Json:
         url = f"data:{media_type};base64,{_standard_base64(data)}"
         if media_type.startswith("image/"):
             return {"type": "input_image", "image_url": url, "detail": "auto"}
+        if media_type in _AUDIO_FORMATS:
+            audio = {"data": _standard_base64(data), "format": _AUDIO_FORMATS[media_type]}
+            return {"type": "input_audio", "input_audio": audio}
         name = optional_text_at(blob, "displayName", path) or "file"
         return {"type": "input_file", "filename": name, "file_data": url}
     if part.get("fileData") is not None:
         file = dict_at(part, "fileData", path)
         url = text_at(file, "fileUri", path)
-        if optional_text_at(file, "mimeType", path).startswith("image/") and url.startswith(("https://", "http://")):
+        is_public = url.startswith(("https://", "http://")) and not url.startswith(_UPLOADED_FILES)
+        if is_public and optional_text_at(file, "mimeType", path).startswith("image/"):
             return {"type": "input_image", "image_url": url, "detail": "auto"}
         raise inexpressible(f"the file {url}", RESPONSES, path, fix="send it as inlineData")
     return {"type": "input_text", "text": _text_of(part, path)}

@@ -18,7 +18,10 @@ DIALECT_OF_PATH: dict[str, Dialect] = {
     "/v1/chat/completions": "chat",
     "/v1/messages": "messages",
     "/v1/messages/count_tokens": "messages",
+    "/v1/messages/batches": "messages",
     ":generateContent": "gemini",
+    ":embedContent": "gemini",
+    ":batchEmbedContents": "gemini",
     ":streamGenerateContent": "gemini",
     ":countTokens": "gemini",
 }
@@ -99,6 +102,8 @@ def _text(error: BaseException) -> str:
 
 
 def _location(problem: Any) -> str:
+    if problem.get("type") == "json_invalid":  # its location is a position in the text
+        return "body"
     steps = [str(step) for step in problem.get("loc", ())]
     return ".".join(steps[1:] if steps[:1] == ["body"] else steps)
 

@@ -23,6 +23,7 @@ COUNT_GEMINI_TOKENS_PATH = "/v1beta/models/{model:path}:countTokens"
 
 _VERSIONED = ("/v1/responses", "/v1/chat/completions", "/v1/messages", COUNT_TOKENS_PATH, MODELS_PATH)
 _ALIASES = {f"/v1{path}": path for path in _VERSIONED} | {path.removeprefix("/v1"): path for path in _VERSIONED}
+_ALIASES |= {f"/v1{TOKENIZE_PATH}": TOKENIZE_PATH, f"/v1/v1{TOKENIZE_PATH}": TOKENIZE_PATH}
 """Paths of clients that add `/v1` to a base URL that has it, or do not add it to one that lacks it."""
 
 StreamForm = Literal["events", "array"]

@@ -14,6 +14,7 @@ from fastapi import HTTPException, Request
 from pydantic import PrivateAttr
 
 from nemo_gym.base_responses_api_model import Body, SimpleResponsesAPIModel
+from nemo_gym.convert.chat_custom_tools import has_custom_tools, with_custom_calls, with_functions
 from nemo_gym.convert.chat_stream import ChunkDecoder
 from nemo_gym.convert.json_access import new_id
 from nemo_gym.convert.tool_names import custom_tool_names
@@ -157,7 +158,7 @@ class VLLMModel(SimpleResponsesAPIModel):
         self, request: Request, body: NeMoGymChatCompletionCreateParamsNonStreaming, emit: Emit
     ) -> NeMoGymChatCompletion:
         """Answer a chat request and report its chunks as the endpoint streams them; not with the token transport."""
-        if not self._can_stream:
+        if not self._can_stream or has_custom_tools(body.tools):  # a custom call is known when it is complete
             return await self.chat_completions(request, body)
         client = self.client_for(request)
 
@@ -246,7 +247,9 @@ class VLLMModel(SimpleResponsesAPIModel):
 
         If the requested length does not fit into the context, the request is sent again with the length that does.
         """
-        requested = await self.chat_request(body)
+        requested, custom_names = await self.chat_request(body), frozenset[str]()
+        if has_custom_tools(requested.get("tools")):
+            requested, custom_names = with_functions(requested)
 
         async def count_prompt() -> int:
             return len(await self.prompt_token_ids(client, requested))
@@ -265,6 +268,8 @@ class VLLMModel(SimpleResponsesAPIModel):
                 choice.pop("logprobs", None)
             if payload.get("return_token_ids") and (body.model_extra or {}).get("return_token_ids"):
                 reply_body.restore_engine_fields(reply, choice, own_fields)
+        if custom_names:
+            with_custom_calls(choice["message"], custom_names)
         if self.config.uses_reasoning_parser:
             reply_body.separate_reasoning(choice["message"])
         return validate_answer(NeMoGymChatCompletion, reply, callee=self.config.name)

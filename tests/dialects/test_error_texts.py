@@ -21,6 +21,51 @@ async def test_an_unknown_block_is_refused_without_the_name_of_a_class() -> None
     assert "ConversionError" not in error["message"]
 
 
+async def test_an_error_names_the_field_of_the_client() -> None:
+    """A Messages or Gemini client has sent no `input` and no `max_output_tokens`."""
+    document = {"type": "document", "source": {"type": "url", "url": "https://example.org/a.pdf"}}
+    messages = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": [document]}]}
+    contents = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
+    options = {"generationConfig": {"maxOutputTokens": "many"}}
+
+    async with listening(chat=Reply()) as endpoint:
+        server = vllm_model(endpoint.url)
+        of_messages = await ask(server, "/v1/messages", messages)
+        of_gemini = await ask(server, "/v1beta/models/m:generateContent", {**contents, **options})
+        texts = [(await reply.json())["error"]["message"] for reply in (of_messages, of_gemini)]
+
+    assert (of_messages.status, of_gemini.status) == (400, 400)
+    assert texts[0].startswith("messages: ")
+    assert "input" not in texts[0]
+    assert texts[1].startswith("generationConfig.maxOutputTokens: ")
+
+
+@pytest.mark.parametrize(
+    ("path", "field"), [("/v1/messages/batches", "type"), ("/v1beta/models/m:embedContent", "error")]
+)
+async def test_a_path_that_a_dialect_has_and_we_do_not_is_refused_in_its_form(path: str, field: str) -> None:
+    """A client shows the message of an error only if it can read the body."""
+    async with listening(chat=Reply()) as endpoint:
+        reply = await ask(vllm_model(endpoint.url), path, {})
+        body = await reply.json()
+
+    assert reply.status in (404, 405)
+    assert field in body
+    assert "param" not in body["error"]
+
+
+async def test_a_file_that_was_uploaded_to_google_is_refused() -> None:
+    """The endpoint would be asked to download it without the key of the client."""
+    uploaded = {"fileUri": "https://generativelanguage.googleapis.com/v1beta/files/x", "mimeType": "image/png"}
+    body = {"contents": [{"role": "user", "parts": [{"fileData": uploaded}]}]}
+
+    async with listening(chat=Reply()) as endpoint:
+        reply = await ask(vllm_model(endpoint.url), "/v1beta/models/m:generateContent", body)
+
+    assert reply.status == 400
+    assert not endpoint.calls
+
+
 async def test_a_failed_model_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """A thousand rollouts of a broken endpoint would fill the log with one stack."""
     async with listening(chat=Reply({"choices": []})) as endpoint:

@@ -54,6 +54,7 @@ def client_of(config: dict[str, Any] | None = None, **fields: Any) -> TestClient
         ("/v1/models/a/b:generateContent", "/v1beta/models/a/b:generateContent"),
         ("/v1/v1beta/models/m:countTokens", "/v1beta/models/m:countTokens"),
         ("/v1/models/m", "/v1/models/m"),
+        ("/v1/tokenize", "/tokenize"),
         ("/other", "/other"),
     ],
 )
