@@ -38,7 +38,7 @@ SOURCES = [
 ]
 SERVER_KINDS = ("resources_servers", "responses_api_agents", "responses_api_models")
 SEPARATE_SUITES = (
-    "installed", "peers", "publish", "browser", "dialects", "docs", "trainers", "train", "trl", "vllm", "ray",
+    "installed", "peers", "publish", "browser", "dialects", "docs", "trainers", "train", "trl", "vllm", "cluster",
 )  # fmt: skip
 """Folders of `tests` that need an environment of other packages, or minutes."""
 VERSION_DEPENDENT_SUITES = (
@@ -379,7 +379,7 @@ def npm_packages(name: str, source: Path, linked: tuple[str, ...] = ()) -> Path 
 
 def ray() -> int:
     """Run the same evaluations on real Ray clusters of several raylets on this machine; kill nodes and drivers."""
-    return run(environment(".venv-ray", ["ray"]), "-m", "pytest", "-q", "tests/ray", check=False)
+    return run(environment(".venv-ray", ["ray"]), "-m", "pytest", "-q", "tests/cluster", check=False)
 
 
 def vllm() -> int:

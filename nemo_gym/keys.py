@@ -77,3 +77,6 @@ COMPONENT_FOLDERS = (*SERVER_TYPES, "environments", "benchmarks")
 CONFIG_DICT_ENV_VAR = "NEMO_GYM_CONFIG_DICT"
 CONFIG_PATH_ENV_VAR = "NEMO_GYM_CONFIG_PATH"
 EXTRA_ROOTS_ENV_VAR = "NEMO_GYM_EXTRA_ROOTS"
+
+NODES_PATH = "/nodes"
+"""Path of the head server that lists the nodes of a run."""

@@ -272,7 +272,7 @@ async def test_examples_are_handed_back_with_their_rows(world):
 async def test_a_semaphore_bounds_the_examples_in_flight(world, monkeypatch):
     """Trainers share one bound between several batches."""
     flying = most = 0
-    real = rollout_collection._run_on_agent
+    real = rollout_collection.run_on_agent
 
     async def observe(client, sent, **options):
         nonlocal flying, most
@@ -284,7 +284,7 @@ async def test_a_semaphore_bounds_the_examples_in_flight(world, monkeypatch):
         finally:
             flying -= 1
 
-    monkeypatch.setattr(rollout_collection, "_run_on_agent", observe)
+    monkeypatch.setattr(rollout_collection, "run_on_agent", observe)
 
     for awaitable in world.helper().run_examples([row(n) for n in range(10)], semaphore=asyncio.Semaphore(2)):
         await awaitable

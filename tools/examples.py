@@ -42,7 +42,7 @@ SERVERS = ROOT / "resources_servers"
 EXAMPLES = 5
 WRONG_ROW = EXAMPLES - 1
 """The row that gets a wrong answer."""
-TIMING_FIELDS = ("_ng_phases", "_ng_seconds")
+TIMING_FIELDS = ("_ng_phases", "_ng_seconds", "_ng_turn_seconds")
 MAX_SECONDS = 300.0
 GYM = "import sys; from nemo_gym.cli.main import main; sys.exit(main())"
 

@@ -47,7 +47,8 @@ REQUIREMENTS = ValueType(
     "a list of requirements", lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value)
 )
 ENGINES = ("local", "ray")
-ENGINE = ValueType("one of " + ", ".join(ENGINES), lambda value: value in ENGINES)
+# A mapping is a server instance of that name, which configurations may have that know no engines.
+ENGINE = ValueType("one of " + ", ".join(ENGINES), lambda value: isinstance(value, dict) or value in ENGINES)
 ACCESS_MODES = ("same-user", "token", "open")
 ACCESS = ValueType("one of " + ", ".join(ACCESS_MODES), lambda value: value in ACCESS_MODES)
 MAPPING = ValueType("a mapping", lambda value: isinstance(value, dict))
@@ -156,7 +157,7 @@ _TABLE = (
     Key("dry_run", BOOL, "Build every server's environment, construct the server and stop before serving.", False,
         reserved=True),
     Key("nemo_gym_log_dir", FILLED_TEXT, "Folder for one log file per server.", reserved=True),
-    Key("engine", ENGINE, "Where servers run: `local`, on this machine, or `ray`, on every node of a Ray cluster.",
+    Key("engine", ENGINE, "Place of the servers: `local`, this machine, or `ray`, every node of a Ray cluster.",
         "local", nullable=False, flag=Flag("--engine", "NAME", SERVING_COMMANDS, CLUSTER)),
     Key("ray_address", FILLED_TEXT, "Address of the Ray cluster that `engine: ray` joins, such as `10.0.0.1:6379`.",
         default_note="that of the variable RAY_ADDRESS, else a cluster of this machine is started",

@@ -74,8 +74,11 @@ def cluster_lines(settings: ClusterSettings, nodes: int, srun: Sequence[str]) ->
     start = ["ray", "start", "--block", "--disable-usage-stats"]
     start += [f"--num-cpus={settings.cpus_per_node}"] if settings.cpus_per_node else []
     command, options = shlex.join(srun), shlex.join(start)
-    yield 'head_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
-    yield 'head_address=$(srun --overlap --nodes=1 --ntasks=1 -w "$head_node" hostname --ip-address | cut -d" " -f1)'
+    # Not `head`, which ends the pipe before the writer has finished: with pipefail, that ends the job.
+    yield 'nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")'
+    yield 'read -r head_node _ <<< "$nodes"'
+    yield 'addresses=$(srun --overlap --nodes=1 --ntasks=1 -w "$head_node" hostname --ip-address)'
+    yield 'read -r head_address _ <<< "$addresses"'
     head = f'{command} --nodes=1 --ntasks=1 -w "$head_node"'
     yield f"{head} {options} --head --port={settings.port} --node-ip-address={ADDRESS} > logs/ray-head.log 2>&1 &"
     yield "pids+=($!)"

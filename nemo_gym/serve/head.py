@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 
 from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.errors import GymError, ServerUnreachable
+from nemo_gym.keys import NODES_PATH
 from nemo_gym.metrics.prometheus_text import CONTENT_TYPE
 from nemo_gym.serve.app import add_liveness, create_app
 from nemo_gym.serve.failures import FailureMiddleware
@@ -20,7 +21,6 @@ from nemo_gym.transport.run_token import RUN_TOKEN_ENV_VAR
 from nemo_gym.wire.stored_rollout import RolloutId
 
 WAITING_PATH = "/rollouts_waiting_for"
-NODES_PATH = "/nodes"
 MAX_ROLLOUTS = 100
 """Maximum rollouts per status request."""
 

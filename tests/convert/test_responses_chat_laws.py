@@ -207,7 +207,12 @@ def test_every_text_call_and_result_is_still_there(items: list[Json]) -> None:
             assert json.dumps(piece, ensure_ascii=False)[1:-1] in spoken
 
 
-@given(st.lists(text.filter(bool), min_size=1, max_size=2), some, st.lists(st.tuples(some, name, arguments), max_size=2), tokens)
+@given(
+    st.lists(text.filter(bool), min_size=1, max_size=2),
+    some,
+    st.lists(st.tuples(some, name, arguments), max_size=2),
+    tokens,
+)
 @law
 def test_a_turn_of_a_model_comes_back_from_chat(
     thoughts: list[str], answer: str, calls: list[tuple[str, str, str]], fields: Json

@@ -1,4 +1,4 @@
-"""What the driver does with nodes that hang, fail or return. Ray itself is replaced; tests/ray has it."""
+"""What the driver does with nodes that hang, fail or return. Ray itself is replaced; tests/cluster has it."""
 
 import asyncio
 from types import SimpleNamespace

@@ -12,7 +12,7 @@ import orjson
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
 from nemo_gym.errors import GymError
-from nemo_gym.serve.head import NODES_PATH
+from nemo_gym.keys import NODES_PATH
 from nemo_gym.serve.run_registry import RunEntry, choose_run, live_runs
 from nemo_gym.transport.blocking_get import get_blocking
 

@@ -100,7 +100,7 @@ def connect(address: str | None) -> bool:
 def _log_messages() -> None:
     """Log what Ray would print on our standard output, which belongs to `--json`.
 
-    Ray has no setting for it. tests/ray/test_node_loss.py fails if the name of this private function changes.
+    Ray has no setting for it. tests/cluster/test_node_loss.py fails if the name of this private function changes.
     """
 
     def log_lines(data: Mapping[str, Any], **_: Any) -> None:

@@ -4,13 +4,13 @@ import json
 import subprocess
 import sys
 
-from tests.ray.conftest import ROOT
+from tests.cluster.conftest import ROOT
 
 
 def test_two_actors_of_a_trainer_run_environments_side_by_side(cluster, workspace):
     """The shape that NeMo RL and verl use: `RunHelper` in an actor, rollouts through the head's address."""
     result = subprocess.run(
-        [sys.executable, ROOT / "tests" / "ray" / "trainer.py", cluster.address, workspace.folder / "counter.yaml",
+        [sys.executable, ROOT / "tests" / "cluster" / "trainer.py", cluster.address, workspace.folder / "counter.yaml",
          workspace.folder / "rows.jsonl"],
         cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 
-from tests.ray.conftest import GYM, ROOT
+from tests.cluster.conftest import GYM, ROOT
 
 TOKEN = "a-token-of-this-test-0123456789"
 
@@ -29,7 +29,7 @@ def test_servers_of_every_node_are_listed_and_need_the_token(cluster, workspace)
                     break
             assert "head at http://" in lines[-1], "".join(lines)
             head = lines[-1].split("head at ")[1].strip()
-            probe = [sys.executable, "-m", "tests.ray.probe_servers", head, TOKEN, workspace.folder / "rows.jsonl"]
+            probe = [sys.executable, "-m", "tests.cluster.probe_servers", head, TOKEN, workspace.folder / "rows.jsonl"]
             answered = subprocess.run(probe, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
             status = subprocess.run(
                 [str(GYM), "env", "status"], cwd=workspace.folder, env=env, capture_output=True, text=True,

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import ray
+
 from nemo_gym.global_config import GlobalConfigDictParserConfig
 
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.ray.conftest import ROLLOUTS
+from tests.cluster.conftest import ROLLOUTS
 
 SEEDS = range(int(os.environ.get("GYM_RAY_SEEDS", "2")))
 """The long form has 20."""
