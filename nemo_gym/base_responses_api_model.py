@@ -39,7 +39,7 @@ from nemo_gym.config.secrets import redact_text
 from nemo_gym.config_types import BaseRunServerInstanceConfig
 from nemo_gym.convert import responses_anthropic
 from nemo_gym.convert.error_bodies import ApiError
-from nemo_gym.convert.gemini_answer import GeminiStreamEncoder, gemini_chunks, gemini_from_response
+from nemo_gym.convert.gemini_answer import GeminiArrayEncoder, GeminiStreamEncoder, gemini_from_response
 from nemo_gym.convert.gemini_request import accepted_gemini_request, wants_thoughts
 from nemo_gym.convert.json_access import new_id, to_dict
 from nemo_gym.convert.stream_encoders import ChatEncoder, MessagesEncoder, ResponsesEncoder, StreamEncoder
@@ -341,16 +341,16 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
             converted = accepted_gemini_request(body, model=model, new_id=new_id)
         accepted = self._accept_converted(method, *converted)
         include_thoughts = wants_thoughts(body)
-        if stream == "events":
-            encoder = GeminiStreamEncoder(model, include_thoughts=include_thoughts)
+        if stream is not None:
+            form = GeminiStreamEncoder if stream == "events" else GeminiArrayEncoder
+            encoder = form(model, include_thoughts=include_thoughts)
             return await self._stream(method, request, accepted, encoder)
         answer = await self._ask(method, request, accepted)
         if isinstance(answer, Response):
             return answer
         data = _as_data(answer)
         check_not_failed(data, self.config.name)
-        convert = gemini_chunks if stream == "array" else gemini_from_response
-        return _as_json(convert(data, model=model, include_thoughts=include_thoughts))
+        return _as_json(gemini_from_response(data, model=model, include_thoughts=include_thoughts))
 
     async def _count_tokens(
         self, method: ModelMethod, request: Request, params: dict[str, Any], dropped: list[str]

@@ -7,6 +7,8 @@ Gemini has no part of a call.
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import orjson
+
 from nemo_gym.convert import sse
 from nemo_gym.convert.anthropic_blocks import UNPARSED_ARGUMENTS
 from nemo_gym.convert.chat_conversation import DROPPED_ITEMS, item_kind, reasoning_texts
@@ -144,6 +146,34 @@ class GeminiStreamEncoder:
     def failure(self, error: ApiError) -> bytes:
         """Return an error in place of the next chunk."""
         return sse.encode(error.body("gemini"))
+
+
+class GeminiArrayEncoder(GeminiStreamEncoder):
+    """Encodes for a client of `streamGenerateContent` that reads a JSON array of chunks."""
+
+    media_type = "application/json"
+
+    def __init__(self, model: str, *, include_thoughts: bool) -> None:
+        super().__init__(model, include_thoughts=include_thoughts)
+        self._separator = b"["
+
+    def event(self, event: Json) -> bytes:
+        """Return the elements for one answer event."""
+        self._has_begun = True
+        return b"".join(map(self._element, self._encoder.feed(event)))
+
+    def finish(self, answer: Json) -> bytes:
+        """Return the last element and the end of the array, or the whole array."""
+        events = b"" if self._has_begun else b"".join(map(self.event, events_from_response(answer)))
+        return events + b"".join(map(self._element, self._encoder.finish(answer))) + b"]"
+
+    def failure(self, error: ApiError) -> bytes:
+        """Return an error in place of the next element, and the end of the array."""
+        return self._element(error.body("gemini")) + b"]"
+
+    def _element(self, chunk: Json) -> bytes:
+        separator, self._separator = self._separator, b",\n"
+        return separator + orjson.dumps(chunk)
 
 
 def gemini_chunks(response: Json, *, model: str, include_thoughts: bool) -> list[Json]:

@@ -40,8 +40,8 @@ class LastChunk(bytes):
 class EventStreamResponse(StreamingResponse):
     """A stream that ends with its last bytes, and whose task is cancelled if the client leaves."""
 
-    def __init__(self, chunks: AsyncIterator[bytes], task: "asyncio.Task[Any]") -> None:
-        super().__init__(chunks, media_type=MEDIA_TYPE, headers=_HEADERS)
+    def __init__(self, chunks: AsyncIterator[bytes], task: "asyncio.Task[Any]", media_type: str = MEDIA_TYPE) -> None:
+        super().__init__(chunks, media_type=media_type, headers=_HEADERS)
         self._task = task
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,6 +68,7 @@ async def stream_answer(
 
     `describe` describes a failure after the headers were sent; an earlier one is raised.
     """
+    media_type = getattr(encoder, "media_type", MEDIA_TYPE)
     queue: asyncio.Queue[bytes] = asyncio.Queue(MAX_WAITING_EVENTS)
     has_begun = asyncio.Event()
 
@@ -92,8 +93,8 @@ async def stream_answer(
             raise answer
         if isinstance(answer, Response):
             return answer
-        return Response(encoder.finish(answer), media_type=MEDIA_TYPE, headers=_HEADERS)
-    return EventStreamResponse(_chunks(task, queue, encoder, describe), task)
+        return Response(encoder.finish(answer), media_type=media_type, headers=_HEADERS)
+    return EventStreamResponse(_chunks(task, queue, encoder, describe), task, media_type)
 
 
 async def _run(produce: Produce, emit: Emit) -> dict[str, Any] | Response | Exception:
