@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 if importlib.util.find_spec("ray") is None:
     collect_ignore_glob = ["test_*.py"]  # python3 dev.py ray installs it
-ROLLOUTS = int(os.environ.get("GYM_RAY_ROLLOUTS", "5000"))
+ROLLOUTS = int(os.environ.get("GYM_RAY_ROLLOUTS", "600"))
 GYM = Path(sys.executable).parent / "gym"
 CONFIG = """
 config_paths:

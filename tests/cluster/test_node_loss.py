@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.conftest import ROLLOUTS
 
 SEEDS = range(int(os.environ.get("GYM_RAY_SEEDS", "2")))
-"""The long form has 20."""
+"""The long form has 20, and GYM_RAY_ROLLOUTS=5000."""
 
 
 @pytest.fixture(scope="session")

@@ -62,7 +62,7 @@ def test_a_row_keeps_its_task_number(tmp_path: Path) -> None:
 
 
 def test_equal_rows_are_one_task_in_every_selection(tmp_path: Path) -> None:
-    """A resumed or repeated selection must not count the second copy of a row as a task of its own."""
+    """A resumed or repeated selection must not count the second copy of a row as another task."""
     path = tmp_path / "rows.jsonl"
     texts = ["a", "b", "a", "c", "a"]
     path.write_text("".join(json.dumps({"responses_create_params": {"input": text}}) + "\n" for text in texts))
