@@ -11,6 +11,7 @@ import sys
 import tarfile
 import zipfile
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -159,8 +160,14 @@ def test_a_tree_written_for_nemo_gym_replaces_shipped_folders_by_name(installati
     assert printed.startswith("the tree ") and "site-packages" in printed
 
 
-@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
-@pytest.mark.parametrize("way", ["wheel", "editable", "editable, compat mode"])
+VERSIONS, WAYS = ("3.11", "3.12", "3.13"), ("wheel", "editable", "editable, compat mode")
+COMBINATIONS = (
+    product(WAYS, VERSIONS) if os.environ.get("GYM_TEST_INSTALLED") == "all" else zip(WAYS, VERSIONS, strict=True)
+)
+"""Each of the nine takes about a minute, so by default every version and every way is tried once."""
+
+
+@pytest.mark.parametrize(("way", "version"), list(COMBINATIONS))
 def test_folders_written_for_nemo_gym_pass_their_tests(way, version, distributions, user_env, tmp_path):
     """Users run them from the root of their tree and from the folder, whose requirements name a checkout of ours."""
     wheel, source = distributions[0], distributions[0].parent.parent
