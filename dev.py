@@ -525,7 +525,8 @@ def release() -> int:
 def check() -> int:
     """Run every check of CI, in order."""
     own = (lint, types, test, test_newest, test_installed, docs, proofs, million, chaos_short, perf)
-    with_other_projects = (dialects, clients, train, train_trl, trainers, vllm, ray)
+    # `ray` is run by hand: several raylets on a busy machine of two cores may miss their start limit.
+    with_other_projects = (dialects, clients, train, train_trl, trainers, vllm)
     for step in (*own, *with_other_projects):
         say(step.__name__)
         status = step()
