@@ -295,7 +295,7 @@ class ResponseEventDecoder:
         if not self._opened or response.get("status") in ("failed", "cancelled") or not isinstance(output, list):
             return []
         events = self._open({"type": "response.completed"})
-        finished = {item["id"] for item in self._items.values() if item.get("id")}
+        finished = [item["id"] for item in self._items.values() if item.get("id")]  # an id may be any JSON
         for index, item in enumerate(output):
             if isinstance(item, dict) and index not in self._items and item.get("id") not in finished:
                 done = {"type": "response.output_item.done", "output_index": index, "item": item}
