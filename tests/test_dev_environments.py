@@ -65,3 +65,43 @@ def test_an_environment_that_the_user_made_with_uv_is_left_alone(tmp_path):
         file.write("uv = 0.9.1\n")
 
     assert [dev.is_made_by_uv(tmp_path / name) for name in ("ours", "theirs", "missing")] == [False, True, False]
+
+
+def write_suite(folder: Path, passes: str) -> Path:
+    """Write a suite with a test that passes always and one that passes if `passes` is true."""
+    suite = folder / "test_suite.py"
+    suite.write_text(
+        "from pathlib import Path\n\n"
+        "def test_that_passes(): pass\n\n"
+        f"def test_that_may_fail(): assert {passes}\n"
+    )  # fmt: skip
+    return suite
+
+
+def test_a_test_that_passes_when_repeated_is_reported_as_unstable(tmp_path, capfd):
+    """A process that starts late on a busy machine must not block every change, but must not be hidden either."""
+    marker = tmp_path / "ran"
+    suite = write_suite(tmp_path, f"Path({str(marker)!r}).exists() or Path({str(marker)!r}).touch()")
+
+    status = dev.run_tests(Path(sys.executable), str(suite))
+
+    assert status == 0
+    assert "UNSTABLE, passed when repeated" in capfd.readouterr().err
+
+
+def test_a_test_that_fails_twice_fails_the_suite(tmp_path, capfd):
+    """Repeating a test must not make a defect pass."""
+    status = dev.run_tests(Path(sys.executable), str(write_suite(tmp_path, "False")))
+
+    assert status == dev.FAILED_TESTS
+    assert "UNSTABLE" not in capfd.readouterr().err
+
+
+def test_many_failures_are_not_repeated(tmp_path, capfd, monkeypatch):
+    """Six failures are a broken change, and a second run of them would only cost time."""
+    monkeypatch.setattr(dev, "MAX_REPEATED_TESTS", 0)
+
+    status = dev.run_tests(Path(sys.executable), str(write_suite(tmp_path, "False")))
+
+    assert status == dev.FAILED_TESTS
+    assert "run once more" not in capfd.readouterr().err
