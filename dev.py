@@ -85,7 +85,7 @@ def run_tests(python: Path, *suites: str, parallel: bool = False, **env: str) ->
     """Run test suites and return the exit status of pytest.
 
     At most MAX_REPEATED_TESTS failed tests run once more, one after the other, and are reported as unstable if they
-    pass then: among 10,000 tests with real processes on two busy cores, one that waits in vain for a process is no
+    pass then: among 10,000 tests with real processes on two busy cores, one that waits too long for a process is no
     defect of the change, but it has to be seen and repaired. More failures are not repeated.
     """
     with tempfile.TemporaryDirectory(prefix="gym-tests-") as cache:
