@@ -16,6 +16,11 @@ SRUN = """#!/bin/bash
 echo "srun $@" >> "$CALLS"
 [[ "$*" == *"hostname --ip-address" ]] && echo "127.0.0.1 10.0.0.1"
 [[ "$*" == *"ray start"* ]] && exec sleep 300
+# The script starts head and workers in the background: the evaluation ends after both were called.
+[[ "$*" == *"gym eval run"* ]] && for _ in {1..300}; do
+    (( $(grep -c "ray start" "$CALLS") > 1 )) && break
+    sleep 0.1
+done
 [[ "$*" == *"gym eval run"* ]] && echo "head $GYM_HEAD" >> "$CALLS" && exit "$STATUS"
 exit 0
 """
