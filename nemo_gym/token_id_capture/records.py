@@ -24,7 +24,7 @@ _DIGEST_DOMAIN = b"nemo-gym-tokens"
 _COMMA = ord(",")
 _MARKS_OF_OTHER_JSON = (b"-", b".", b"e", b"l", b'"', b"[", b"{")
 """Each JSON value but a whole number from 0 has one of them: `-1`, `0.5`, `1e16`, `true`, `null`, a text, a container.
-Searching for them takes a tenth of the time of a test of every character."""
+Searching for them takes a third of the time of a test of every character."""
 
 Json = dict[str, Any]
 ParentResolution = Literal["root", "resolved", "unresolved"]
