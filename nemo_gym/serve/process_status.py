@@ -207,6 +207,15 @@ class ProcessStatus:
                 os.write(self.stacks_fd, _FATAL)
                 faulthandler.dump_traceback(self.stacks_fd)
 
+    def clear_culprit(self) -> None:
+        """Withdraw `name_culprit`, because the process goes on."""
+        if os.getpid() != self._pid:
+            return
+        self._view[_CULPRIT_AT : _CULPRIT_AT + LABEL_BYTES] = NO_LABEL
+        if self.stacks_fd is not None:
+            with suppress(OSError):
+                os.write(self.stacks_fd, _FATAL + b"\n")  # only the text after the last mark counts
+
     def beat(self) -> None:
         """Record that the event loop runs."""
         self._beat[0] = time.monotonic()

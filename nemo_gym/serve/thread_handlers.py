@@ -6,6 +6,7 @@ request that is running, then call the original. Only server processes use them.
 
 import functools
 import os
+import posix
 import signal
 import threading
 from collections.abc import Awaitable, Callable
@@ -57,10 +58,18 @@ def watch_threads() -> None:
     threading.Thread.start = start  # type: ignore[method-assign, assignment]
     ThreadPoolExecutor.submit = submit_for_request  # type: ignore[method-assign, assignment]
     anyio.to_thread.run_sync = run_for_request  # type: ignore[assignment]
-    os._exit = _naming_culprit(os._exit)
+    _watch_ends_of_process()
+
+
+def _watch_ends_of_process() -> None:
+    """Note the request when code of a server calls a function that ends this process or replaces its program."""
+    os._exit = posix._exit = _naming_culprit(os._exit)
     os.abort = _naming_culprit(os.abort)
+    os.execv, os.execve = _naming_culprit(os.execv), _naming_culprit(os.execve)  # the other `exec` functions call them
     signal.raise_signal = _naming_culprit(signal.raise_signal, is_fatal=lambda number: number in FATAL_SIGNALS)
-    os.kill = _naming_culprit(os.kill, is_fatal=lambda pid, number: pid == os.getpid() and number in FATAL_SIGNALS)
+    signal.pthread_kill = _naming_culprit(signal.pthread_kill, is_fatal=lambda _, number: number in FATAL_SIGNALS)
+    os.kill = _naming_culprit(os.kill, is_fatal=_is_fatal_here)
+    os.killpg = _naming_culprit(os.killpg, is_fatal=lambda group, number: _is_fatal_here(-group, number))
     os.closerange = _naming_culprit(os.closerange, is_fatal=_is_stacks_file_in_range)
 
 
@@ -69,18 +78,31 @@ def _is_of_pool(thread: threading.Thread) -> bool:
     return not POOL_MODULES.isdisjoint({type(thread).__module__, getattr(target, "__module__", None)})
 
 
+def _is_fatal_here(pid: int, number: int) -> bool:
+    """Return whether `os.kill` ends this process: `pid` names it or its group, as 0 does."""
+    return number in FATAL_SIGNALS and pid in (os.getpid(), -os.getpgrp(), 0)
+
+
 def _is_stacks_file_in_range(low: int, high: int) -> bool:
     """Return whether `os.closerange` closes a file that this process needs, and with it the files of its event loop."""
     return own_status.stacks_fd is not None and low <= own_status.stacks_fd < high
 
 
 def _naming_culprit(function: Callable[..., Any], is_fatal: Callable[..., bool] = lambda *_: True) -> Any:
-    """Return the function; a call that ends the process notes the request of the running thread first."""
+    """Return the function; a call that ends the process notes the request of the running thread first.
+
+    A call that raises an error has not ended the process.
+    """
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
-        if is_fatal(*args):
-            own_status.name_culprit()
-        return function(*args)
+        if not is_fatal(*args):
+            return function(*args)
+        own_status.name_culprit()
+        try:
+            return function(*args)
+        except OSError:
+            own_status.clear_culprit()
+            raise
 
     return call

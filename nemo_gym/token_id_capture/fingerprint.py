@@ -96,8 +96,39 @@ def text_fingerprints(items: Iterable[Any]) -> list[str]:
     return ["" if part is None else hashlib.sha256(_ASSISTANT_DOMAIN + part).hexdigest() for part in parts]
 
 
+def has_model_text(items: Iterable[Any]) -> bool:
+    """Return whether the model wrote an item: `assistant_fingerprint` then returns a fingerprint.
+
+    Raises:
+        ValueError: an item is not an object, or its content has an unknown form.
+    """
+    return any(encoding.by_model is not None for encoding in _encodings(items))
+
+
+_PLAIN_FIELDS = (
+    "type", "role", "content", "call_id", "tool_call_id", "name", "namespace", "arguments", "output", "tool_calls",
+)  # fmt: skip
+"""All fields that an encoding depends on."""
+_MAX_CACHED_CHARACTERS = 1_000
+"""Longest text in an item whose encoding is kept: each request of a rollout repeats the items of those before it."""
+
+
 def _encode_item(element: Any) -> Encoding:
     item = _all_fields(element)
+    fields = tuple(map(item.get, _PLAIN_FIELDS))
+    for value in fields:
+        if value is not None and (type(value) is not str or len(value) > _MAX_CACHED_CHARACTERS):
+            return _encode_fields(item)
+    return _encode_plain_fields(*fields)
+
+
+@lru_cache(maxsize=2048)
+def _encode_plain_fields(*values: str | None) -> Encoding:
+    """Return the encoding of an item whose fields are short texts."""
+    return _encode_fields(dict(zip(_PLAIN_FIELDS, values, strict=True)))
+
+
+def _encode_fields(item: Item) -> Encoding:
     kind, role = item.get("type"), item.get("role")
     if kind in _REASONING_TYPES:
         return _NO_ENCODING

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from nemo_gym.capture.store import safe_file_name
-from nemo_gym.token_id_capture.fingerprint import assistant_fingerprint
+from nemo_gym.token_id_capture.fingerprint import has_model_text
 from nemo_gym.token_id_capture.ledger_files import LedgerFiles
 from nemo_gym.token_id_capture.lineage import (
     ROOT,
@@ -79,7 +79,7 @@ class IncrementalLineageStore:
         self._token_count = 0
 
     async def resolve(self, rollout_id: str, request_items: Sequence[Mapping[str, Any]]) -> LineageResolution:
-        if not assistant_fingerprint(request_items):
+        if not has_model_text(request_items):
             return ROOT  # without a look at the backend
         index = await self._updated_index(rollout_id)
         resolution, entry = index.lineage.resolve(request_items)

@@ -26,7 +26,7 @@ from tests.processes import wait_until
 pytestmark = pytest.mark.asyncio
 
 SOURCE = """
-    import asyncio, ctypes, itertools, os, re, threading, time
+    import asyncio, ctypes, itertools, os, posix, re, signal, threading, time
     from fastapi.responses import StreamingResponse
     from nemo_gym.base_resources_server import BaseResourcesServerConfig, SimpleResourcesServer
 
@@ -41,6 +41,8 @@ SOURCE = """
             for tool in (self.pause, self.exit_task, self.exit_soon, self.stop, self.cancel, self.break_off):
                 app.post(f"/{tool.__name__}")(tool)
             for tool in (self.fork, self.fork_exit, self.fork_sync, self.terminate):
+                app.post(f"/{tool.__name__}")(tool)
+            for tool in (self.kill_group, self.kill_thread, self.execute, self.posix_exit, self.fail_to_execute):
                 app.post(f"/{tool.__name__}")(tool)
             for tool in (self.exit_sync, self.exit_executor, self.exit_thread, self.fault, self.close_files, self.lock):
                 app.post(f"/{tool.__name__}")(tool)
@@ -116,6 +118,28 @@ SOURCE = """
         async def close_files(self) -> dict:
             os.closerange(3, 4096)
             await asyncio.sleep(5)
+
+        async def kill_group(self) -> dict:
+            def kill():
+                os.setpgid(0, 0)
+                os.killpg(0, signal.SIGKILL)
+
+            await asyncio.to_thread(kill)
+
+        async def kill_thread(self) -> dict:
+            await asyncio.to_thread(signal.pthread_kill, threading.main_thread().ident, signal.SIGKILL)
+
+        async def execute(self) -> dict:
+            await asyncio.to_thread(os.execlp, "false", "false")
+
+        async def fail_to_execute(self) -> dict:
+            try:
+                os.execv("/missing", ["missing"])
+            except FileNotFoundError:
+                return {"pid": os.getpid()}
+
+        async def posix_exit(self) -> dict:
+            await asyncio.to_thread(posix._exit, 5)
 
         async def lock(self) -> dict:
             threading.Thread(target=lambda: (time.sleep(0.1), all(itertools.repeat(1))), daemon=True).start()
@@ -248,8 +272,12 @@ async def test_the_culprit_of_a_crash_is_known_over_http(tmp_path: Path, path: s
     assert (later, others) == ([], [])
 
 
+ENDS_IN_THREADS = ["/exit_sync", "/exit_executor", "/exit_thread", "/fault", "/close_files", "/lock"]
+ENDS_IN_THREADS += ["/kill_group", "/kill_thread", "/execute", "/posix_exit"]
+
+
 @pytest.mark.parametrize("hosting", ["cell", "process"])
-@pytest.mark.parametrize("path", ["/exit_sync", "/exit_executor", "/exit_thread", "/fault", "/close_files", "/lock"])
+@pytest.mark.parametrize("path", ENDS_IN_THREADS)
 async def test_a_thread_that_ends_or_stops_its_process_names_its_rollout(
     tmp_path: Path, path: str, hosting: str
 ) -> None:
@@ -268,6 +296,19 @@ async def test_a_thread_that_ends_or_stops_its_process_names_its_rollout(
 
     assert f"bad: POST {path} of rollout 7-1 was running" in str(crash)
     assert all(isinstance(problem, ServerUnreachable) for problem in problems)
+
+
+async def test_a_program_that_cannot_be_executed_is_not_an_end_of_the_process(tmp_path: Path) -> None:
+    """The process goes on; the rollout that tried must not be blamed for a later crash from outside."""
+    caller = Caller()
+
+    async with Run(config_for(tmp_path), [tmp_path], watch=caller.watch) as run:
+        survivor = await caller.call(run, "bad", "/fail_to_execute", (7, 1))
+        begin = time.monotonic()
+        os.kill(survivor["pid"], signal.SIGKILL)
+        [crash] = await run.find_crashes("bad", begin)
+
+    assert crash.handler is None
 
 
 async def test_a_request_that_asks_its_cell_to_end_is_named(tmp_path: Path) -> None:

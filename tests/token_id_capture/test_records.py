@@ -23,6 +23,7 @@ from nemo_gym.token_id_capture.lineage_files import FileLineageStore
 from nemo_gym.token_id_capture.protocols import TokenCaptureSnapshot
 from nemo_gym.token_id_capture.records import (
     TokenEntry,
+    TokenText,
     extract_token_fields,
     response_to_output_items,
     strip_token_fields,
@@ -52,6 +53,44 @@ def test_an_id_that_is_no_token_has_no_digest(ids: list[Any]) -> None:
     """A wrong id must not become a valid digest."""
     with pytest.raises(ValueError):
         token_digest(ids)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+    max_leaves=3,
+)
+
+
+@given(st.lists(st.integers(0, 2**64 - 1)), JSON_VALUES)
+def test_only_whole_numbers_are_token_ids(ids: list[int], other: Any) -> None:
+    """Ids are written to the record without another check; a value of another kind would be read as tokens."""
+    assert TokenText.of(ids).tolist() == ids
+    if type(other) is int and other >= 0:
+        return
+    with pytest.raises(ValueError, match="token id"):
+        TokenText.of([*ids, other])
+
+
+@pytest.mark.parametrize("other", ["12", {}, {1, 2}])
+def test_token_ids_are_a_list(other: Any) -> None:
+    """The digits of a text would count as ids."""
+    with pytest.raises(ValueError, match="token id"):
+        TokenText.of(other)
+
+
+@pytest.mark.parametrize("length", [3, 5_000])
+def test_an_item_that_changes_gets_another_fingerprint(length: int) -> None:
+    """Encodings of short items are kept; an agent that edits its history must not continue the earlier call."""
+    text = "a" * length
+    plain, in_parts = (reply(text), {**reply(""), "content": [{"type": "text", "text": text}]})
+    assert assistant_fingerprint([plain]) == assistant_fingerprint([in_parts])
+
+    before = assistant_fingerprint([plain]), conversation_digest([plain])
+    plain["content"] = text + "b"
+    after = assistant_fingerprint([plain]), conversation_digest([plain])
+
+    assert before[0] != after[0] and before[1] != after[1]
 
 
 @pytest.mark.parametrize(
