@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym import chat_streaming, responses_streaming
 from nemo_gym.capture.middleware import CallCaptureMiddleware
+from nemo_gym.capture.model_answer import keep_model_answer
 from nemo_gym.capture.record import ModelCallRecord, build_model_call_record
 from nemo_gym.capture.store import (
     CaptureStore,
@@ -255,9 +256,8 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
 
         With `emit`, a server whose endpoint streams reports the events of the answer before it returns the answer.
         """
-        if current_budget_text() is None:
-            return await self._ask_model(method, request, body, emit)
-        return await count_call(partial(self._ask_model, method, request, body, emit))
+        ask = partial(self._ask_model, method, request, body, emit)
+        return keep_model_answer(await (ask() if current_budget_text() is None else count_call(ask)))
 
     async def _ask_model(
         self, method: ModelMethod, request: Request, body: dict[str, Any] | BaseModel, emit: Emit | None

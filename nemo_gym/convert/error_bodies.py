@@ -2,11 +2,10 @@
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from nemo_gym.convert.json_access import Json
-
-Dialect = Literal["responses", "chat", "messages", "gemini"]
+from nemo_gym.wire.observations import Dialect
 
 _OPENAI_TYPES = {
     401: "authentication_error",

@@ -9,9 +9,10 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
-from nemo_gym.convert.error_bodies import ApiError, Dialect
+from nemo_gym.convert.error_bodies import ApiError
 from nemo_gym.errors import ConversionError, DeadlineExceeded, GymError, ModelFailed, SessionLost, UnsupportedRequest
 from nemo_gym.transport.event_reader import status_of_problem
+from nemo_gym.wire.observations import Dialect
 
 DIALECT_OF_PATH: dict[str, Dialect] = {
     "/v1/responses": "responses",
