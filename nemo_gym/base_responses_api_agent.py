@@ -298,8 +298,15 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         if not budgets or not budgets[0].is_open:
             return answer
         budget = budgets[0]
+        has_own_calls = (
+            len(reply_log.current_log() or [None]) > 1
+        )  # read first: closing is a call to a model server, too
         counts = await budget.close(self._fetch_counts)
-        return with_usage(answer, counts) if counts["reached_limit"] is None else budget.limited_answer(answer, counts)
+        if counts["reached_limit"] is not None:
+            return budget.limited_answer(answer, counts)
+        if not has_own_calls:
+            budget.check_answered(counts)
+        return with_usage(answer, counts)
 
     def _prefix(self, rollout_id: str | None) -> str:
         if rollout_id is None:

@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym import chat_streaming, responses_streaming
 from nemo_gym.capture.middleware import CallCaptureMiddleware
+from nemo_gym.capture.model_answer import keep_model_answer
 from nemo_gym.capture.record import ModelCallRecord, build_model_call_record
 from nemo_gym.capture.store import (
     CaptureStore,
@@ -38,6 +39,7 @@ from nemo_gym.capture.store import (
 from nemo_gym.config.secrets import redact_text
 from nemo_gym.config_types import BaseRunServerInstanceConfig
 from nemo_gym.convert import responses_anthropic
+from nemo_gym.convert.answer_repair import with_reasoning_content
 from nemo_gym.convert.error_bodies import ApiError
 from nemo_gym.convert.gemini_answer import GeminiArrayEncoder, GeminiStreamEncoder, gemini_from_response
 from nemo_gym.convert.gemini_request import accepted_gemini_request, wants_thoughts
@@ -255,9 +257,8 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
 
         With `emit`, a server whose endpoint streams reports the events of the answer before it returns the answer.
         """
-        if current_budget_text() is None:
-            return await self._ask_model(method, request, body, emit)
-        return await count_call(partial(self._ask_model, method, request, body, emit))
+        ask = partial(self._ask_model, method, request, body, emit)
+        return keep_model_answer(await (ask() if current_budget_text() is None else count_call(ask)))
 
     async def _ask_model(
         self, method: ModelMethod, request: Request, body: dict[str, Any] | BaseModel, emit: Emit | None
@@ -291,18 +292,18 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
         answer = await self._ask(method, request, accepted)
         if names and not isinstance(answer, Response):
             return _as_json(split_response(_as_data(answer), names))
-        answer = self._with_token_counts(answer)
+        answer = self._uniform_answer(answer)
         return answer if isinstance(answer, BaseModel) else _as_json(answer)
 
-    def _with_token_counts(self, answer: Any) -> Any:
-        """Return the answer of the model with every token count, if this server reports all of them."""
-        if self.REPORTS_EVERY_COUNT and isinstance(answer, NeMoGymResponse | NeMoGymChatCompletion):
-            return with_numeric_usage(answer)
-        return answer
+    def _uniform_answer(self, answer: Any) -> Any:
+        """Return the answer of the model with all token counts and one name for reasoning, as streams have them."""
+        if not self.REPORTS_EVERY_COUNT or not isinstance(answer, NeMoGymResponse | NeMoGymChatCompletion):
+            return answer
+        return with_numeric_usage(answer if isinstance(answer, NeMoGymResponse) else with_reasoning_content(answer))
 
     def _json_answer(self, answer: Any) -> Response:
         """Return the answer of the model as JSON, with every token count if this server reports them."""
-        return _as_json(self._with_token_counts(answer))
+        return _as_json(self._uniform_answer(answer))
 
     async def _answer_chat(self, method: ModelMethod, request: Request, body: dict[str, Any]) -> Response:
         """Answer a Chat Completions request as JSON or as a stream."""
@@ -343,8 +344,7 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
         include_thoughts = wants_thoughts(body)
         if stream is not None:
             form = GeminiStreamEncoder if stream == "events" else GeminiArrayEncoder
-            encoder = form(model, include_thoughts=include_thoughts)
-            return await self._stream(method, request, accepted, encoder)
+            return await self._stream(method, request, accepted, form(model, include_thoughts=include_thoughts))
         answer = await self._ask(method, request, accepted)
         if isinstance(answer, Response):
             return answer

@@ -42,7 +42,7 @@ MESSAGE: dict[str, Any] = {
     ],
     "stop_reason": "tool_use",
     "stop_sequence": None,
-    "usage": {"input_tokens": 2, "output_tokens": 3, "cache_read_input_tokens": 4},
+    "usage": {"input_tokens": 2, "output_tokens": 3, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 0},
 }
 
 

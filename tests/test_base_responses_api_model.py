@@ -192,7 +192,11 @@ def test_a_request_that_does_not_fit_is_422_with_its_place_under_body(
     assert reply.status_code == 422
     assert location in [problem["loc"] for problem in reply.json()["detail"]]
     error = reply.json()["error"]
-    assert (error["type"], error["code"], error["param"]) == ("invalid_request_error", None, ".".join(location[1:]))
+    assert (error["type"], error["code"], error["param"]) == (
+        "invalid_request_error",
+        None,
+        ".".join(location[1:]) or "body",
+    )
 
 
 def test_plain_data_and_finished_responses_are_accepted_from_a_method() -> None:

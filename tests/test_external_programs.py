@@ -155,6 +155,21 @@ async def test_a_program_that_hides_a_refusal_is_not_scored(collect):
 
 
 @pytest.mark.asyncio
+async def test_a_program_whose_calls_all_failed_is_not_scored(collect):
+    """Harnesses end with status 0 and an empty result when the endpoint refuses every call: that was a reward of 0."""
+    refusal = {"kind": "status", "status": 400, "message": "no such model"}
+
+    tally, stored, failed = await collect(
+        agent={"hides_refusals": True, "calls": 3}, script=[{"text": "never", "fault": refusal}]
+    )
+
+    assert (stored, tally.scored) == ([], 0)
+    failure = failed[0]["_ng_failure"]
+    assert (failure["kind"], failure["phase"]) == ("model_bad_reply", "model")
+    assert "none of the 3 calls" in failure["message"]
+
+
+@pytest.mark.asyncio
 async def test_tokens_of_a_program_are_limited(collect):
     """A long conversation can cost much in few turns."""
     tally, _, failed = await collect(max_tokens_per_rollout=8)

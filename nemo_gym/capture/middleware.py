@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from nemo_gym.capture.record import Dialect, ErrorCategory, build_model_call_record, category_of_exception
+from nemo_gym.capture.model_answer import ModelAnswer, collecting_model_answer
+from nemo_gym.capture.record import ErrorCategory, build_model_call_record, category_of_exception
 from nemo_gym.capture.store import CaptureStore
 from nemo_gym.transport.asgi import ASGIApp, Message, Receive, Send
 from nemo_gym.transport.response_errors import UPSTREAM_STATUS_HEADER
+from nemo_gym.wire.observations import Dialect
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +49,9 @@ class CallCaptureMiddleware:
         if dialect is None or rollout_id is None:
             await self.app(scope, receive, send)
             return
-        recorder = _CallRecorder(self.store, rollout_id, dialect, self.model_ref, receive, send)
-        await recorder.run(self.app, scope)
+        with collecting_model_answer() as answer:
+            recorder = _CallRecorder(self.store, rollout_id, dialect, self.model_ref, receive, send, answer)
+            await recorder.run(self.app, scope)
 
 
 def _dialect_of_path(path: str) -> Dialect | None:
@@ -65,6 +68,7 @@ class _CallRecorder:
     model_ref: str | None
     receive: Receive
     send: Send
+    model_answer: ModelAnswer
     request_body: bytearray = field(default_factory=bytearray)
     response_body: bytearray = field(default_factory=bytearray)
     status: int | None = None
@@ -128,6 +132,10 @@ class _CallRecorder:
             except OSError as error:
                 logger.warning("rollout %s could not be marked incomplete: %s", self.rollout_id, error)
 
+    def _is_converted(self) -> bool:
+        """Return whether the answer of the client lacks something of the model's answer, such as token ids."""
+        return self.dialect in ("messages", "gemini") or (self.dialect == "chat" and self.is_stream)
+
     def _append(self, seconds: float, category: ErrorCategory | None) -> None:
         """Build the record of a model call that took `seconds`, and append it to the store."""
         record = build_model_call_record(
@@ -141,6 +149,7 @@ class _CallRecorder:
             error_category=category,
             request_body=bytes(self.request_body),
             response_body=bytes(self.response_body),
+            model_answer=self.model_answer.as_json() if self._is_converted() else None,
             streamed=self.is_stream,
         )
         self.store.append(self.rollout_id, record)

@@ -14,9 +14,7 @@ from nemo_gym.convert.gemini_answer import gemini_from_chunks
 from nemo_gym.convert.message_stream import message_from_events
 from nemo_gym.convert.response_events import FINAL_EVENTS, response_from_events
 from nemo_gym.errors import ConversionError
-from nemo_gym.wire.observations import ModelRef
-
-Dialect = Literal["responses", "chat", "messages", "gemini"]
+from nemo_gym.wire.observations import Dialect, ModelRef
 
 ErrorCategory = Literal[
     "timeout",
@@ -89,6 +87,8 @@ class CapturedExchange(BaseModel):
     """None for a successful call."""
     request: dict[str, Any] | None = None
     response: Any = None
+    model_answer: dict[str, Any] | None = None
+    """The model's own answer with its token ids, for clients of Messages, Gemini and streamed Chat."""
     request_raw: str | None = None
     """The request body as text if it is not a JSON object, else None."""
     response_raw: str | None = None
@@ -198,6 +198,8 @@ def usage_of(record: CapturedExchange) -> dict[str, int]:
 def _response_fields(exchange: CapturedExchange) -> dict[str, Any]:
     """Return ids, status, tool calls and reasoning of a response in any dialect; a malformed part is left out."""
     response = exchange.response if isinstance(exchange.response, Mapping) else {}
+    if exchange.dialect == "gemini":
+        return _gemini_fields(response)
     items = _objects(response.get("output"))
     choice = next(iter(_objects(response.get("choices"))), {})
     message: Mapping[str, Any] = next(iter(_objects([choice.get("message")])), {})
@@ -224,6 +226,22 @@ def _response_fields(exchange: CapturedExchange) -> dict[str, Any]:
     }
 
 
+def _gemini_fields(response: Mapping[str, Any]) -> dict[str, Any]:
+    """Return id, finish reason, tool calls and reasoning of an answer of `generateContent`."""
+    candidate = next(iter(_objects(response.get("candidates"))), {})
+    content: Mapping[str, Any] = next(iter(_objects([candidate.get("content")])), {})
+    parts = _objects(content.get("parts"))
+    thoughts = [text for part in parts if part.get("thought") is True and isinstance(text := part.get("text"), str)]
+    return {
+        "response_id": _text_of(response.get("responseId")),
+        "model": _text_of(response.get("modelVersion")),
+        "response_status": None,
+        "finish_reason": _text_of(candidate.get("finishReason")),
+        "tool_calls": _objects([part.get("functionCall") for part in parts]),
+        "reasoning_content": "\n".join(thoughts) or None,
+    }
+
+
 def _objects(value: Any) -> list[Mapping[str, Any]]:
     return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
 
@@ -238,11 +256,23 @@ def _read_response(record: CapturedExchange, body: bytes, *, streamed: bool) -> 
         return "incomplete"
     if not streamed:
         record.response, record.response_raw = _json_value(body)
+        if record.dialect == "gemini" and isinstance(record.response, list):  # a stream without `alt=sse`
+            return _read_gemini_array(record, record.response)
         return "capture_parse_error" if record.response_raw is not None else None
     record.response, category = parse_stream(record.dialect or "responses", body)
     if record.response is None:
         record.response_raw = body.decode("utf-8", "replace")
     return category
+
+
+def _read_gemini_array(record: CapturedExchange, chunks: list[Any]) -> ErrorCategory | None:
+    """Set `response` to the answer that a JSON array of chunks contains; return the error category."""
+    try:
+        record.response = gemini_from_chunks(chunks)
+    except ConversionError:  # `response` stays the array
+        is_failed = any(isinstance(chunk, dict) and "error" in chunk for chunk in chunks)
+        return "upstream_error" if is_failed else "stream_truncated"
+    return None
 
 
 def parse_stream(dialect: Dialect, body: bytes) -> tuple[dict[str, Any] | None, ErrorCategory | None]:

@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from nemo_gym.convert.json_access import Json, NewId
+from nemo_gym.wire.chat_completions import NeMoGymChatCompletion
 
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
@@ -71,3 +72,17 @@ def _with_counts(usage: Any, *, is_completion: bool) -> Any:
     if usage.get("total_tokens") is None and all(isinstance(value, int) for value in counts.values()):
         counts["total_tokens"] = sum(counts.values())
     return {**usage, **counts}
+
+
+def with_reasoning_content(completion: NeMoGymChatCompletion) -> NeMoGymChatCompletion:
+    """Return a completion whose reasoning is in `reasoning_content`, as in a stream, not in `reasoning`."""
+    extras = [choice.message.model_extra or {} for choice in completion.choices]
+    if not any("reasoning" in extra for extra in extras):
+        return completion
+    completion = completion.model_copy(deep=True)
+    for choice in completion.choices:
+        extra = choice.message.model_extra or {}
+        reasoning = extra.pop("reasoning", None)
+        if reasoning is not None and not extra.get("reasoning_content"):
+            extra["reasoning_content"] = reasoning
+    return completion

@@ -2,11 +2,10 @@
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from nemo_gym.convert.json_access import Json
-
-Dialect = Literal["responses", "chat", "messages", "gemini"]
+from nemo_gym.wire.observations import Dialect
 
 _OPENAI_TYPES = {
     401: "authentication_error",
@@ -76,7 +75,8 @@ class ApiError:
             return {"error": {"code": self.status, "message": self._message_for(dialect), "status": name}}
         default = "invalid_request_error" if self.is_permanent else "server_error"
         kind = _OPENAI_TYPES.get(self.status, default)
-        return {"error": {"message": self.message, "type": kind, "code": self.code, "param": self.param}}
+        code = self.code if isinstance(self.code, str) else None  # vLLM writes its status there; clients read a text
+        return {"error": {"message": self.message, "type": kind, "code": code, "param": self.param}}
 
     def _message_for(self, dialect: Dialect) -> str:
         """Return the message with the client's names of the fields; items have no position in its conversation."""

@@ -23,6 +23,7 @@ from nemo_gym.convert.json_access import (
     short_repr,
     text_at,
 )
+from nemo_gym.convert.usage import usage_to_message
 from nemo_gym.errors import ConversionError
 
 PING: Json = {"type": "ping"}
@@ -202,5 +203,5 @@ class MessageEncoder:
 
     def _empty_message(self, response: Json) -> Json:
         head = {"id": str(response.get("id") or "msg"), "type": "message", "role": "assistant", "model": self._model}
-        usage = {"input_tokens": 0, "output_tokens": 0}
+        usage = usage_to_message(None)
         return {**head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}

@@ -3,7 +3,12 @@
 from typing import Any, TypeVar
 
 from nemo_gym.convert.json_access import Json, expect_count, expect_dict
-from nemo_gym.wire.chat_completions import CompletionUsage, NeMoGymChatCompletion
+from nemo_gym.wire.chat_completions import (
+    CompletionTokensDetails,
+    CompletionUsage,
+    NeMoGymChatCompletion,
+    PromptTokensDetails,
+)
 from nemo_gym.wire.responses import NeMoGymResponse
 from nemo_gym.wire.token_usage import NeMoGymResponseUsage
 
@@ -39,11 +44,12 @@ def usage_to_message(usage: Any) -> Json:
     usage = {} if usage is None else expect_dict(usage, "usage")
     cached = usage_detail(usage, "input_tokens_details", "cached_tokens")
     total = _optional_count(usage, "input_tokens") or 0
-    counts = {
+    return {
         "input_tokens": max(total - (cached or 0), 0),
         "output_tokens": _optional_count(usage, "output_tokens") or 0,
+        "cache_read_input_tokens": cached or 0,
+        "cache_creation_input_tokens": 0,
     }
-    return counts | {"cache_read_input_tokens": cached} if cached else counts
 
 
 def responses_usage(
@@ -78,6 +84,10 @@ def _optional_count(usage: Json, name: str) -> int | None:
 
 
 _NO_TOKENS = responses_usage(0, 0, cached=0, reasoning=0)
+_CHAT_DETAILS = {
+    "prompt_tokens_details": PromptTokensDetails,
+    "completion_tokens_details": CompletionTokensDetails,
+}
 
 
 def with_numeric_usage(answer: Answer) -> Answer:
@@ -93,15 +103,16 @@ def with_numeric_usage(answer: Answer) -> Answer:
     if usage is not None:
         numbers = _chat_usage(usage)
         return answer if numbers is usage else answer.model_copy(update={"usage": numbers})
-    return answer.model_copy(update={"usage": CompletionUsage(prompt_tokens=0, completion_tokens=0, total_tokens=0)})
+    no_tokens = CompletionUsage(prompt_tokens=0, completion_tokens=0, total_tokens=0)
+    return answer.model_copy(update={"usage": _chat_usage(no_tokens)})
 
 
 def _chat_usage(usage: CompletionUsage) -> CompletionUsage:
-    """Return token counts of a completion whose details are numbers; without details they are returned unchanged."""
+    """Return token counts of a completion with all details as numbers."""
     changes = {}
-    for name in ("prompt_tokens_details", "completion_tokens_details"):
-        group = getattr(usage, name)
-        nulls = [] if group is None else [key for key, value in group.__dict__.items() if value is None]
+    for name, details in _CHAT_DETAILS.items():
+        group = getattr(usage, name) or details()
+        nulls = [key for key, value in group.__dict__.items() if value is None]
         if nulls:
             changes[name] = group.model_copy(update=dict.fromkeys(nulls, 0))
     return usage.model_copy(update=changes) if changes else usage

@@ -20,7 +20,9 @@ logger = logging.getLogger("nemo_gym.exporters")
 
 ENTRY_POINT_GROUP = "nemo_gym.exporters"
 LONGEST_REASON = 500
-RAW_CALL_KEYS = frozenset({"request", "response", "request_raw", "response_raw", "tool_calls", "reasoning_content"})
+RAW_CALL_KEYS = frozenset(
+    {"request", "response", "model_answer", "request_raw", "response_raw", "tool_calls", "reasoning_content"}
+)
 
 _open_exporters: list[BaseExporter] = []
 

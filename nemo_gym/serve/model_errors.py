@@ -1,6 +1,6 @@
 """Exceptions of model servers as errors of the API: what the client did wrong, or what the endpoint answered."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -9,9 +9,10 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
-from nemo_gym.convert.error_bodies import ApiError, Dialect
-from nemo_gym.errors import ConversionError, DeadlineExceeded, GymError, ModelFailed, SessionLost, UnsupportedRequest
+from nemo_gym.convert.error_bodies import ApiError
+from nemo_gym.errors import DeadlineExceeded, GymError, ModelFailed, SessionLost, UnsupportedRequest
 from nemo_gym.transport.event_reader import status_of_problem
+from nemo_gym.wire.observations import Dialect
 
 DIALECT_OF_PATH: dict[str, Dialect] = {
     "/v1/responses": "responses",
@@ -46,9 +47,9 @@ def api_error(error: BaseException, redact: Redact) -> ApiError:
     elif isinstance(error, HTTPException):
         status, message = error.status_code, str(error.detail)
     elif isinstance(error, RequestValidationError | ValidationError):
-        problems = error.errors()
-        status, message = 422, "; ".join(_problem_text(problem) for problem in problems[:5])
-        param = _location(problems[0]) if problems else None
+        problems, body = error.errors(), getattr(error, "body", None)
+        status, message = 422, "; ".join(_problem_text(problem, body) for problem in problems[:5])
+        param = _location(problems[0], body) if problems else None
     elif isinstance(error, DeadlineExceeded):
         status = 504
     elif isinstance(error, SessionLost):
@@ -96,17 +97,31 @@ def _endpoint_error(error: ClientResponseError, redact: Redact) -> ApiError:
 
 
 def _text(error: BaseException) -> str:
-    if isinstance(error, ConversionError | DeadlineExceeded | SessionLost):
-        return str(error)
-    return f"{type(error).__name__}({str(error)!r})" if isinstance(error, GymError) else repr(error)
+    return str(error) if isinstance(error, GymError) else repr(error)
 
 
-def _location(problem: Any) -> str:
+def _location(problem: Any, body: Any) -> str:
+    """Return the JSON path of a problem in the request, without the members of unions that pydantic puts between."""
+    steps = list(problem.get("loc", ()))
+    steps = steps[1:] if steps[:1] == ["body"] else steps
     if problem.get("type") == "json_invalid":  # its location is a position in the text
         return "body"
-    steps = [str(step) for step in problem.get("loc", ())]
-    return ".".join(steps[1:] if steps[:1] == ["body"] else steps)
+    path, value, is_known = "", body, body is not None
+    for number, step in enumerate(steps, start=1):
+        is_field = isinstance(value, Mapping) and step in value
+        is_missing = number == len(steps) and problem.get("type") == "missing"
+        if isinstance(step, int):
+            path += f"[{step}]"
+            value = value[step] if isinstance(value, list) and step < len(value) else None
+        elif is_field or is_missing or not is_known:
+            path += f".{step}" if path else str(step)
+            value = value[step] if is_field else None
+    return path or "body"
 
 
-def _problem_text(problem: Any) -> str:
-    return f"{_location(problem)}: {problem.get('msg', '')}"
+def _problem_text(problem: Any, body: Any) -> str:
+    text, context = problem.get("msg", ""), problem.get("ctx") or {}
+    if problem.get("type") == "union_tag_invalid":
+        tags = [tag for tag in str(context.get("expected_tags", "")).split(", ") if "+" not in tag]
+        text = f"unknown kind '{context.get('tag')}'; expected one of {', '.join(tags)}"
+    return f"{_location(problem, body)}: {text}"

@@ -192,7 +192,8 @@ async def count_call(call: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
     usage = None
     try:
         answer = await call()
-        usage = usage_of_answer(answer)
+        if getattr(answer, "status_code", 200) < 400:  # a server may return its refusal as a response
+            usage = usage_of_answer(answer)
     finally:
         await settle_call(budget, usage)
     return answer

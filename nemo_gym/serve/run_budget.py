@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from nemo_gym.convert.responses_chat import empty_response
+from nemo_gym.errors import ModelFailed
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_DETAIL_KEY, RESPONSE_KEY_NAME
 from nemo_gym.serve.correlation import maybe_rollout_id_from_run_body, rollout_path_prefix
 from nemo_gym.serve.rollout_budgets import CLOSE_BUDGET_PATH, Budget
@@ -80,7 +81,7 @@ class RunBudget:
         A server that does not answer adds nothing: a rollout is not lost because its calls cannot be counted.
         """
         servers, self._servers = self._servers, {}
-        sums: dict[str, Any] = {**dict.fromkeys(_COUNTS, 0), "model": "", "reached_limit": None}
+        sums: dict[str, Any] = {**dict.fromkeys(_COUNTS, 0), "model": "", "reached_limit": None, "server": ""}
         for server, path in servers.items():
             try:
                 async with asyncio.timeout(CLOSE_SECONDS):
@@ -91,8 +92,24 @@ class RunBudget:
             for name in _COUNTS:
                 sums[name] += counts[name]
             sums["model"] = counts["model"] or sums["model"]
+            sums["server"] = server if counts["calls"] else sums["server"]
             sums["reached_limit"] = counts["reached_limit"] or sums["reached_limit"]
         return sums
+
+    def check_answered(self, counts: Mapping[str, Any]) -> None:
+        """Check that the model has answered a call, if a program made any.
+
+        Raises:
+            ModelFailed: every call failed. Many programs end with status 0 and an empty result then, which must not be
+                scored.
+        """
+        if not counts["calls"] or counts["turns"]:
+            return
+        raise ModelFailed(
+            f"the model answered none of the {counts['calls']} calls of the rollout",
+            where=counts["server"],
+            fix="the log of the model server has the reasons",
+        )
 
     def close_later(self, post: ClosePath) -> None:
         """Close the budget in the background, because the request is being cancelled."""

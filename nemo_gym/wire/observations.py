@@ -32,6 +32,9 @@ def _with_server_type(reference: Any) -> Any:
 
 ModelRef = Annotated[ModelServerRef, BeforeValidator(_with_server_type)]
 
+Dialect = Literal["responses", "chat", "messages", "gemini"]
+"""The APIs that clients of model servers speak."""
+
 
 class ObservationModel(BaseModel):
     model_config = ConfigDict(**{**WIRE_CONFIG, "extra": "forbid", "validate_assignment": True})
@@ -170,7 +173,7 @@ class ModelCallMetadata(ObservationModel):
     response_id: str | None = None
     model_ref: ModelRef | None = None
     model: str | None = None
-    dialect: Literal["responses", "chat", "messages"] | None = None
+    dialect: Dialect | None = None
     status_code: int | None = None
     response_status: str | None = None
     finish_reason: str | None = None

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.capture.record import Dialect, parse_stream
+from nemo_gym.capture.record import parse_stream
+from nemo_gym.wire.observations import Dialect
 
 
 def stream(*events: Any) -> bytes:

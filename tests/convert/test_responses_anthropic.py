@@ -23,6 +23,9 @@ from nemo_gym.errors import ConversionError
 Json = dict[str, Any]
 law = settings(max_examples=100, deadline=None)
 
+NO_CACHE = {"cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
+"""Counts of a message, which clients add up without a test for null."""
+
 
 def same_id(prefix: str) -> str:
     return f"{prefix}_0"
@@ -307,7 +310,7 @@ def test_a_response_becomes_a_message_with_the_requested_model_name() -> None:
         ],
         "stop_reason": "tool_use",
         "stop_sequence": None,
-        "usage": {"input_tokens": 5, "output_tokens": 3},
+        "usage": {**NO_CACHE, "input_tokens": 5, "output_tokens": 3},
     }
 
 
@@ -337,7 +340,8 @@ def test_cached_tokens_are_counted_apart() -> None:
     """Anthropic's input_tokens are only those that were not read from the cache."""
     usage = {"input_tokens": 5, "output_tokens": 3, "input_tokens_details": {"cached_tokens": 4}}
 
-    assert to_message(usage=usage)["usage"] == {"input_tokens": 1, "output_tokens": 3, "cache_read_input_tokens": 4}
+    counts = {**NO_CACHE, "input_tokens": 1, "output_tokens": 3, "cache_read_input_tokens": 4}
+    assert to_message(usage=usage)["usage"] == counts
 
 
 @pytest.mark.parametrize("arguments", ["{oops", "[1]", "5", '"text"', "null"])
@@ -583,7 +587,7 @@ def test_a_message_comes_back_from_responses(content: list[Json], cut: str | Non
         "content": content,
         "stop_reason": cut or ("tool_use" if calls else "end_turn"),
         "stop_sequence": None,
-        "usage": {"input_tokens": fresh, "output_tokens": 3, "cache_read_input_tokens": cached},
+        "usage": {**NO_CACHE, "input_tokens": fresh, "output_tokens": 3, "cache_read_input_tokens": cached},
     }
 
     response = response_from_message({}, message, model="m", now=1, new_id=same_id)

@@ -1,6 +1,7 @@
 """The texts of errors name what the client has sent, and a failure of the model is one line of the log."""
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,58 @@ async def test_an_error_names_the_field_of_the_client() -> None:
     assert texts[0].startswith("messages: ")
     assert "input" not in texts[0]
     assert texts[1].startswith("generationConfig.maxOutputTokens: ")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "text"),
+    [
+        ("/v1/responses", {"input": [{"role": "odd", "content": "hi"}]}, "input[0].role", "'user'"),
+        ("/v1/responses", {"input": None}, "input", "valid list"),
+        ("/v1/responses", {}, "input", "required"),
+        ("/v1/responses", [], "body", "dictionary"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "messages[0].content[0].text",
+            "required",
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "odd", "content": "hi"}]},
+            "messages[0]",
+            "unknown kind 'odd'; expected one of 'developer', 'system', 'user', 'assistant', 'tool'",
+        ),
+    ],
+)
+async def test_an_invalid_field_is_named_as_the_client_wrote_it(path: str, body: Any, param: str, text: str) -> None:
+    """The path and the text named members of our types, which are in no request."""
+    async with listening(chat=Reply()) as endpoint:
+        reply = await ask(vllm_model(endpoint.url), path, body)
+        error = (await reply.json())["error"]
+
+    assert (reply.status, error["param"]) == (422, param)
+    assert error["message"].startswith(f"{param}: ")
+    assert text in error["message"]
+    assert "_tag" not in error["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions", "/v1/messages"])
+async def test_a_failure_has_no_class_and_no_number_as_its_code(path: str) -> None:
+    """A user reads the message, and a typed client fails on a code that is not a text, as vLLM sends it."""
+    text = {"role": "user", "content": "hi"}
+    body = {"model": "m", "max_tokens": 5, "messages": [text]} if path != "/v1/responses" else {"input": [text]}
+    refusal = {"error": {"message": "too hot", "type": "BadRequestError", "code": 400, "param": None}}
+
+    async with (
+        listening(chat=Reply({"id": "x", "choices": []})) as broken,
+        listening(chat=Reply(refusal, 400)) as bad,
+    ):
+        of_failure = await (await ask(vllm_model(broken.url), path, body)).json()
+        of_refusal = await (await ask(vllm_model(bad.url), path, body)).json()
+
+    assert "(" not in of_failure["error"]["message"].split(":")[0]
+    assert of_refusal["error"]["message"] == "too hot"
+    assert of_refusal["error"].get("code") is None
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from nemo_gym.capture.store import CaptureStore, merge_model_call_capture_into_record
 from nemo_gym.convert.chat_stream import completion_from_chunks
-from nemo_gym.convert.error_bodies import Dialect
+from nemo_gym.rollouts.capture_join import build_trajectory
+from nemo_gym.wire.observations import Dialect
 from responses_api_models.openai_model.tests.endpoint import Reply, ask, listening
-from tests.dialects.test_endpoint_faults import CHAT_CLIENTS, CLIENTS
+from tests.dialects.test_endpoint_faults import CHAT_CLIENTS, CLIENTS, GEMINI_BODY, GEMINI_STREAM
 from tests.dialects.test_live_streams import CHUNKS, TOKEN_CHUNKS, stored_generations, vllm_model
 
 ALL_CLIENTS = CLIENTS | CHAT_CLIENTS
@@ -33,6 +35,35 @@ async def test_the_tokens_of_an_answer_are_captured(client: str, tmp_path: Path)
     (record,) = stored_generations(tmp_path)
     assert (record["prompt_token_ids"], record["generation_token_ids"]) == ([1, 2], [5, 6])
     assert record["generation_log_probs"] == [-0.5, -0.25]
+
+
+@pytest.mark.parametrize("client", [*ALL_CLIENTS, "gemini array"])
+async def test_a_captured_call_has_the_answer_and_the_tokens_of_the_model(client: str, tmp_path: Path) -> None:
+    """A call in a dialect that the trajectory did not know failed the whole rollout, and most had no token ids."""
+    config = {"observability_enabled": True, "model_call_capture_dir": str(tmp_path)}
+    settings = {"return_token_id_information": True, "request_prompt_and_generation_token_ids": True}
+    array = (GEMINI_STREAM.removesuffix("?alt=sse"), GEMINI_BODY)
+    path, body = {**ALL_CLIENTS, "gemini array": array}[client]
+    is_live = "streamed" in client or "array" in client
+    reply = Reply(events=TOKEN_CHUNKS) if is_live else Reply(completion_from_chunks(TOKEN_CHUNKS))
+
+    async with listening(chat=reply) as endpoint:
+        answer = await ask(vllm_model(endpoint.url, config, **settings), f"/ng-rollout/3-1{path}", body)
+        await answer.read()
+    rollout = merge_model_call_capture_into_record({}, CaptureStore(tmp_path), "3-1")
+    trajectory = build_trajectory(rollout)
+
+    assert trajectory is not None
+    (call,) = trajectory.model_calls
+    assert call.response_metadata is not None and call.token_stats is not None
+    metadata, tokens = call.response_metadata, call.token_stats
+    assert (metadata.dialect, metadata.error_category) == (client.split()[0], None)
+    assert metadata.response_id and "Hello" in json.dumps(call.response)
+    assert (tokens.prompt_tokens, tokens.completion_tokens) != (None, None) or client == "chat streamed"
+    (stored,) = rollout["ng_model_call_capture"]["calls"]
+    answer_of_model = json.dumps(stored.get("model_answer", stored["response"]))
+    assert '"generation_token_ids": [5, 6]' in answer_of_model
+    assert '"generation_log_probs": [-0.5, -0.25]' in answer_of_model
 
 
 def error_message(answer: dict[str, Any], dialect: Dialect) -> str:

@@ -179,9 +179,9 @@ async def test_a_refusal_is_reported_once_with_its_status_and_text(status: int):
 @pytest.mark.parametrize(
     ("endpoint_reply", "words"),
     [
-        (Reply(b"<html>maintenance</html>"), "ModelFailed"),
+        (Reply(b"<html>maintenance</html>"), "the answer is not JSON"),
         (Reply(b'{"id": "resp_1", "output": [', half=False), "not JSON"),
-        (Reply(ANSWER, half=True), "ServerUnreachable"),
+        (Reply(ANSWER, half=True), "the answer broke off"),
         (Reply({"unexpected": 1}), "is not a valid Response"),
         (Reply(b"CUDA out of memory", 500), "CUDA out of memory"),
     ],

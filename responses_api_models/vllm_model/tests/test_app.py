@@ -287,7 +287,7 @@ async def test_another_refusal_keeps_its_status_and_text():
     ("body", "words"),
     [
         (Reply(b"<html>"), "not JSON"),
-        (Reply(completion(), half=True), "ServerUnreachable"),
+        (Reply(completion(), half=True), "the answer broke off"),
         (Reply({"error": "queue"}), "no choices"),
         (Reply({"choices": [{"index": 0}]}), "no message"),
         (Reply({"choices": [{"message": {"content": 5}}]}), "is not a valid ChatCompletion"),
