@@ -16,13 +16,19 @@ from typing import Any, Self
 from omegaconf import open_dict
 
 from nemo_gym.config.omegaconf_adapter import as_dict
-from nemo_gym.errors import GymError, ServerUnreachable
+from nemo_gym.errors import DeadlineExceeded, GymError, ServerUnreachable
 from nemo_gym.launch.app_listener import AppListener, close_listeners
 from nemo_gym.launch.engines.base import Notify, Placement
 from nemo_gym.launch.engines.component_archive import archive_paths, code_versions, digest_of, pack_components
 from nemo_gym.launch.engines.ray import connection
 from nemo_gym.launch.engines.ray.cluster_options import RayOptions
-from nemo_gym.launch.engines.ray.connection import ClusterNode, ClusterUnreachable, check_nodes, format_resources
+from nemo_gym.launch.engines.ray.connection import (
+    CALL_SECONDS,
+    ClusterNode,
+    ClusterUnreachable,
+    check_nodes,
+    format_resources,
+)
 from nemo_gym.launch.engines.ray.node_run import NodeSpec, limited_instances, share_limits
 from nemo_gym.launch.engines.ray.node_slot import (
     BundlePlace,
@@ -36,8 +42,10 @@ from nemo_gym.launch.hosted_instances import Instance, find_instances
 from nemo_gym.launch.ports import listen_for_head
 from nemo_gym.serve.access import AccessPolicy
 from nemo_gym.serve.addresses import adopt_run_token, base_url, run_addresses
+from nemo_gym.serve.blocking import run_blocking
 from nemo_gym.serve.head import NodeState, head_app
 from nemo_gym.serve.process_status import Crash, RunningHandler
+from nemo_gym.serve.run_counts import run_metrics
 from nemo_gym.serve.webserver import uvicorn_options
 from nemo_gym.transport import deadlines, in_process, run_token
 from nemo_gym.wire.call_reply import Call, Reply
@@ -127,7 +135,7 @@ class ClusterRun:
     async def _start(self) -> None:
         """Connect, reserve a place on every node, and start the servers everywhere."""
         self._spec = await asyncio.to_thread(self._make_spec)
-        self._is_connected_here = await asyncio.to_thread(connection.connect, self._options.address)
+        self._is_connected_here = await connection.connect_in_time(self._options.address)
         await self._reserve_nodes()
         count = self._count
         self._placement.notify(f"starting the servers on {count} node{'s' if count > 1 else ''}")
@@ -172,7 +180,7 @@ class ClusterRun:
         count, reserved = self._options.num_nodes, self._options.resources
         end = time.monotonic() + (self._options.start_seconds if count is not None else 0)
         while True:
-            nodes = await asyncio.to_thread(connection.living_nodes)
+            nodes = await connection.living_nodes_in_time()
             try:
                 check_nodes(nodes, count, reserved)
             except ClusterUnreachable:
@@ -188,7 +196,7 @@ class ClusterRun:
             nodes = await self._wait_for_nodes()
             self._count = self._options.num_nodes or len(nodes)
             try:
-                await asyncio.to_thread(self._reserve, self._count, nodes)
+                await run_blocking(self._reserve, self._count, nodes, timeout=RESERVE_SECONDS + CALL_SECONDS)
                 return
             except ClusterUnreachable:
                 if nodes == await self._wait_for_nodes():
@@ -208,7 +216,7 @@ class ClusterRun:
             self._group = None
             util.remove_placement_group(group)
             raise ClusterUnreachable(
-                f"{format_resources(reserved)} are not free on {count} nodes: {'; '.join(map(str, nodes))}",
+                f"{count} nodes with {format_resources(reserved)} free are wanted: {'; '.join(map(str, nodes))}",
                 where="node_resources",
                 fix="ask for less, or end what uses them (`ray status`)",
             )
@@ -288,7 +296,7 @@ class ClusterRun:
             await asyncio.sleep(REFRESH_SECONDS)
             if self._options.num_nodes is None and not limited_instances(self._node_config, self.instances):
                 with suppress(Exception):  # the boundary to Ray: its head may be restarting
-                    self._use_new_nodes(await asyncio.to_thread(connection.living_nodes))
+                    self._use_new_nodes(await connection.living_nodes_in_time())
             is_empty = not self.handles
             now = time.monotonic()
             self._empty_since = (self._empty_since or now) if is_empty else None
@@ -326,7 +334,13 @@ class ClusterRun:
         listener = listen_for_head(head["host"], head["port"])
         head["port"] = listener.getsockname()[1]
         adopt_run_token(self.config, self._token)
-        app = head_app(lambda: self.config, self.server_instances, self.pending_calls, self.states)
+        app = head_app(
+            lambda: self.config,
+            self.server_instances,
+            self.pending_calls,
+            self.states,
+            metrics=lambda: run_metrics({handle.name: handle.report.runs for handle in self.handles}),
+        )
         policy = AccessPolicy.from_config(self.config, self._token)
         self._head = AppListener(app, listener, uvicorn_options(self.config), lifespan=False, policy=policy)
         await self._head.open()
@@ -487,7 +501,9 @@ class ClusterRun:
             if self._group is not None:
                 group, self._group = self._group, None
                 with suppress(Exception):  # the boundary to Ray: the cluster may have ended
-                    await asyncio.to_thread(connection.import_ray().util.remove_placement_group, group)
+                    remove = connection.import_ray().util.remove_placement_group
+                    await run_blocking(remove, group, timeout=CALL_SECONDS)
             if self._is_connected_here:
                 self._is_connected_here = False
-                await asyncio.to_thread(connection.disconnect)
+                with suppress(DeadlineExceeded):  # the head of the cluster hangs
+                    await run_blocking(connection.disconnect, timeout=CALL_SECONDS)
