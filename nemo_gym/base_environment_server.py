@@ -18,6 +18,7 @@ from nemo_gym.failure_kinds import MAX_REASON_CHARACTERS
 from nemo_gym.rollout_correlation import rollout_context
 from nemo_gym.serve.app import create_app
 from nemo_gym.serve.endpoints import json_endpoint
+from nemo_gym.serve.run_counts import counting_run
 from nemo_gym.server_utils import SimpleServer
 from nemo_gym.wire.episode_task import BaseEpisodeRequest, BaseEpisodeResponse, EpisodeFailure
 
@@ -122,7 +123,8 @@ class BaseEnvironmentServer(SimpleServer, Generic[RequestT, ResponseT]):
         app = create_app(title=type(self).__name__)
 
         async def run(body: Any) -> Any:
-            return await self.run_request(body)
+            with counting_run():
+                return await self.run_request(body)
 
         run.__annotations__ = {"body": self.request_model, "return": self.response_model}
         app.post("/run")(json_endpoint(run))

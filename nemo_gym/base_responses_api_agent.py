@@ -58,6 +58,7 @@ from nemo_gym.serve.endpoints import (
     resolved_signature,
 )
 from nemo_gym.serve.run_budget import LimitedAnswer, OpenBudgets, current_run_budget, set_run, spent_tokens, with_usage
+from nemo_gym.serve.run_counts import counting_run
 from nemo_gym.serve.session_closing import call_at_shutdown
 from nemo_gym.server_utils import (
     BaseServer,
@@ -368,7 +369,8 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
             if log is not None and allowance is not None and allowance.keep_replies:
                 work = self._run_cancellable(work, body, allowance.keep_replies, log)
             try:
-                answer = await work
+                with counting_run():
+                    answer = await work
             except Exception as error:
                 if timer is not None and log is not None:
                     timer.add_to_error(error)

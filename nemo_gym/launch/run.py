@@ -32,6 +32,7 @@ from nemo_gym.serve.access import AccessPolicy
 from nemo_gym.serve.addresses import adopt_run_token, run_addresses
 from nemo_gym.serve.head import head_app
 from nemo_gym.serve.process_status import Crash, RunningHandler
+from nemo_gym.serve.run_counts import RunCounts, run_metrics
 from nemo_gym.serve.session import SESSION_SECRET_ENV_VAR
 from nemo_gym.serve.webserver import uvicorn_options
 from nemo_gym.transport import in_process, run_token
@@ -156,7 +157,12 @@ class Run:
         await self._zygote.start(spec)
         cell_units = group.create_units(self._unit, self._token)
         await self._supervisor.start([*cell_units, *self._process_units(spec, venvs)])
-        app = head_app(lambda: self.config, self.server_instances, self.pending_calls)
+        app = head_app(
+            lambda: self.config,
+            self.server_instances,
+            self.pending_calls,
+            metrics=lambda: run_metrics(self.run_counts()),
+        )
         policy = AccessPolicy.from_config(self.config, self._token)
         self._head = AppListener(app, listeners.head, uvicorn_options(self.config), lifespan=False, policy=policy)
         await self._head.open()
@@ -264,6 +270,10 @@ class Run:
     def lost_processes(self) -> list[str]:
         """Return the names of processes that ended and will not be restarted."""
         return [unit.name for unit in self._supervisor.units if unit.is_lost]
+
+    def run_counts(self) -> RunCounts:
+        """Return the `/run` requests of all server processes since the start."""
+        return sum((unit.run_counts for unit in self._supervisor.units), RunCounts())
 
     @property
     def is_lost(self) -> bool:

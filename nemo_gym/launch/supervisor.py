@@ -22,6 +22,7 @@ from nemo_gym.config.secret_text import mask_text
 from nemo_gym.errors import GymError
 from nemo_gym.launch.spawners import ZygoteSpawner
 from nemo_gym.serve.process_status import STACK_SIGNAL, Crash, StatusReader
+from nemo_gym.serve.run_counts import RunCounts
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +130,8 @@ class ServerUnit:
     crashes: deque[tuple[float, bool]] = field(default_factory=deque)
     """The crashes in the last RESTART_WINDOW seconds: when, and whether the rollout that caused it is known."""
     status: StatusReader | None = None
+    earlier_runs: RunCounts = field(default_factory=RunCounts)
+    """The `/run` requests of processes of this unit that have ended."""
     starts: int = 0
     """Number of processes that were started for this unit, one after the other."""
     ends: int = 0
@@ -136,6 +139,12 @@ class ServerUnit:
     last_crash: Crash | None = None
     blocked: Crash | None = None
     """Why the running process is being ended; None if it is not blocked."""
+
+    @property
+    def run_counts(self) -> RunCounts:
+        """The `/run` requests of all processes of this unit."""
+        current = RunCounts.from_status(self.status)
+        return self.earlier_runs + (current if self.pid is not None else current.without_in_flight())
 
     async def wait_for_crash(self, start: int) -> Crash | None:
         """Wait for the end of the `start`-th process and return the last crash; None if it runs after CLOSE_SECONDS."""
@@ -280,6 +289,7 @@ class Supervisor:
         self._outputs.add(closed)
         closed.add_done_callback(self._outputs.discard)
         if unit.status is not None:
+            unit.earlier_runs += RunCounts.from_status(unit.status).without_in_flight()
             unit.status.close()
         unit.status, unit.blocked = StatusReader(), None
         try:

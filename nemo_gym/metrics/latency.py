@@ -1,7 +1,8 @@
 """Durations in buckets of fixed bounds: constant memory, estimated quantiles, and the shape that monitors read."""
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Self
 
 BOUNDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3600.0)
 """Upper bounds in seconds: two per power of ten; rollouts take milliseconds to hours."""
@@ -15,8 +16,24 @@ class LatencyHistogram:
         self.count = 0
         self.total = 0.0
 
+    @classmethod
+    def from_counts(cls, counts: Sequence[int], total: float) -> Self:
+        """Return the histogram with these durations per bucket."""
+        histogram = cls()
+        histogram._counts, histogram.count, histogram.total = list(counts), sum(counts), total
+        return histogram
+
+    def __add__(self, other: Self) -> Self:
+        counts = [mine + theirs for mine, theirs in zip(self._counts, other._counts, strict=True)]
+        return self.from_counts(counts, self.total + other.total)
+
+    @staticmethod
+    def bucket_of(seconds: float) -> int:
+        """Return the position of the bucket of a duration."""
+        return bisect_left(BOUNDS, seconds)
+
     def add(self, seconds: float) -> None:
-        self._counts[bisect_left(BOUNDS, seconds)] += 1
+        self._counts[self.bucket_of(seconds)] += 1
         self.count += 1
         self.total += seconds
 

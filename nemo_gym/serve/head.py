@@ -15,7 +15,7 @@ from nemo_gym.keys import NODES_PATH
 from nemo_gym.metrics.prometheus_text import CONTENT_TYPE
 from nemo_gym.serve.app import add_liveness, create_app
 from nemo_gym.serve.failures import FailureMiddleware
-from nemo_gym.serve.metric_sources import metrics_page
+from nemo_gym.serve.metric_sources import MetricSource, metrics_page
 from nemo_gym.transport.blocking_get import get_blocking
 from nemo_gym.transport.run_token import RUN_TOKEN_ENV_VAR
 from nemo_gym.wire.stored_rollout import RolloutId
@@ -114,6 +114,7 @@ def head_app(
     instances: Callable[[], list[dict[str, Any]]],
     waiting_for: Callable[[Sequence[RolloutId]], Awaitable[dict[RolloutId, str]]] = _no_waiting_calls,
     nodes: Callable[[], Sequence[NodeState]] = tuple,
+    metrics: MetricSource = tuple,
 ) -> FastAPI:
     """Build the app of the head server. The arguments are called at each request and return the current values."""
     app = create_app("NeMo Gym head server")
@@ -134,8 +135,8 @@ def head_app(
         return [WaitingFor(task=task, rollout=rollout, call=call) for (task, rollout), call in calls.items()]
 
     @app.get("/metrics")
-    async def metrics() -> Response:
-        return Response(metrics_page(), media_type=CONTENT_TYPE)
+    async def metrics_of_run() -> Response:
+        return Response(metrics_page(metrics()), media_type=CONTENT_TYPE)
 
     @app.get(NODES_PATH)
     async def run_nodes() -> list[dict[str, Any]]:

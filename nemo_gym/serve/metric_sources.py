@@ -20,6 +20,6 @@ def showing_metrics(source: MetricSource) -> Iterator[None]:
         _sources.remove(source)
 
 
-def metrics_page() -> str:
-    """Return the current metrics of all sources as the text that Prometheus reads."""
-    return format_metrics(family for source in _sources for family in source())
+def metrics_page(more: Iterable[MetricFamily] = ()) -> str:
+    """Return the current metrics of all sources, and `more`, as the text that Prometheus reads."""
+    return format_metrics([*(family for source in _sources for family in source()), *more])

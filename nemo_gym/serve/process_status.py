@@ -37,6 +37,8 @@ MAX_THREADS = 250
 """Threads whose requests are known at once."""
 _THREAD = struct.Struct(f"Q{LABEL_BYTES}s")
 _LABEL_AT, _CULPRIT_AT, _LOOP_THREAD_AT, _THREADS_AT = _WORD, 256, 512, 520
+_COUNTERS_AT = _THREADS_AT + MAX_THREADS * _THREAD.size
+MAX_COUNTERS = 64
 STATUS_BYTES = 56 * 1024
 """Size of the shared memory, a multiple of the page size; stacks follow."""
 NO_ROLLOUT = _ROLLOUT.pack(-1, -1)
@@ -123,6 +125,8 @@ class ProcessStatus:
     def _map(self, memory: mmap.mmap) -> None:
         self._view = view = memoryview(memory)
         self._beat, self.label = view[:_WORD].cast("d"), view[_LABEL_AT : _LABEL_AT + LABEL_BYTES]
+        self.counters = view[_COUNTERS_AT : _COUNTERS_AT + MAX_COUNTERS * _WORD].cast("d")
+        """Numbers that the process counts; `run_counts` says which."""
         self._free_entries = list(range(MAX_THREADS))
         self._threads: dict[int, tuple[bytes, int | None]] = {}
         """The label of each thread that works for a request, and its entry in the table; None if the table is full."""
@@ -273,6 +277,10 @@ class StatusReader:
 
     def _beat(self) -> float:
         return float(memoryview(os.pread(self.fd, _WORD, 0)).cast("d")[0])
+
+    def counters(self, count: int) -> Sequence[float]:
+        """Return the first `count` numbers that the process counts."""
+        return struct.unpack(f"{count}d", os.pread(self.fd, count * _WORD, _COUNTERS_AT))
 
     def handler(self) -> RunningHandler | None:
         """Return the handler that the event loop runs, or ran when the process ended; None outside any request."""

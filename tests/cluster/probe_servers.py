@@ -56,7 +56,7 @@ def main(head: str, token: str, rows_path: str) -> None:
     answer = {
         "servers": servers,
         "nodes": json.loads(read(f"{head}/nodes", token)),
-        "metrics": status_of(f"{head}/metrics", token),
+        "metrics": read(f"{head}/metrics", token).decode(),
         "with_token": [status_of(f"{one['url']}/openapi.json", token) for one in servers],
         "without_token": [status_of(f"{one['url']}/openapi.json") for one in servers],
         "rewards": rewards,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -47,7 +48,9 @@ def test_servers_of_every_node_are_listed_and_need_the_token(cluster, workspace)
     assert not [one["url"] for one in answer["servers"] if one["url"].startswith(("http://127.", "http://localhost"))]
     assert set(answer["with_token"]) == {200}
     assert set(answer["without_token"]) == {401}
-    assert answer["metrics"] == 200
+    counted = re.findall(r'run_requests_total\{node="(.*?)",outcome="answered"\} (\d+)', answer["metrics"])
+    assert [name for name, _ in counted] == ["node-1", "node-2"]
+    assert all(int(count) <= 4 for _, count in counted), "a node reports every 2 s"
     assert len(answer["rewards"]) == 8
     assert answer["used"] == {"node-1": 4, "node-2": 4}
     assert "node-2" in status.stdout, status.stderr

@@ -2,9 +2,12 @@
 
 import io
 import os
+import socket
+import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -19,8 +22,15 @@ from nemo_gym.launch.engines.component_archive import (
     unpack_components,
     version_differences,
 )
+from nemo_gym.launch.engines.ray import connection
 from nemo_gym.launch.engines.ray.cluster_options import RayOptions
-from nemo_gym.launch.engines.ray.connection import ClusterNode, ClusterUnreachable, _explain, check_nodes
+from nemo_gym.launch.engines.ray.connection import (
+    ClusterNode,
+    ClusterUnreachable,
+    _explain,
+    _probe_address,
+    check_nodes,
+)
 from nemo_gym.launch.engines.ray.node_run import share_limits
 from nemo_gym.launch.hosted_instances import Instance
 from nemo_gym.launch.run import Run
@@ -63,6 +73,68 @@ def test_without_ray_the_option_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"nemo-gym\[ray\]"):
         choose_engine({"engine": "ray"})
+
+
+@pytest.mark.parametrize("key", ["num_nodes", "ray_address", "node_resources", "node_shared_path", "node_files"])
+def test_keys_of_a_cluster_without_an_engine_are_refused(key):
+    """`--nodes 8` alone would silently run on one machine; `--engine local` says that this is wanted."""
+    with pytest.raises(ConfigError, match="add --engine ray") as caught:
+        choose_engine({key: 8})
+    assert caught.value.where == key
+    choose_engine({key: 8, "engine": "local"})
+
+
+def test_a_program_that_is_no_cluster_is_refused_by_its_answer():
+    """Ray itself would try for minutes, in a thread that no signal ends."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def answer():
+            for reply in (b"HTTP/1.1 400 Bad Request\r\n\r\n", b""):
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(100)
+                    connection.sendall(reply)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        for _ in range(2):
+            with pytest.raises(ClusterUnreachable, match="is not the head of a Ray cluster"):
+                _probe_address(f"127.0.0.1:{port}")
+        thread.join()
+
+
+@pytest.mark.parametrize("address", ["ray://10.0.0.1:10001", "http://10.0.0.1:8265"])
+def test_an_address_with_a_scheme_is_explained(address):
+    """The dashboard and Ray Client have such addresses, and every guide of Ray shows them."""
+    with pytest.raises(ClusterUnreachable, match="of a dashboard or of Ray Client"):
+        _probe_address(address)
+
+
+@pytest.mark.parametrize("call", [connection.connect_in_time, lambda _: connection.living_nodes_in_time()])
+async def test_a_head_that_hangs_ends_the_command(call, monkeypatch):
+    """A stopped head accepts connections; without a limit nothing would end the run."""
+    release = threading.Event()
+    monkeypatch.setattr(connection, "JOIN_SECONDS", 0.05)
+    monkeypatch.setattr(connection, "CALL_SECONDS", 0.05)
+    monkeypatch.setattr(connection, "connect", lambda _: release.wait(60))
+    monkeypatch.setattr(connection, "living_nodes", lambda: release.wait(60))
+    try:
+        with pytest.raises(ClusterUnreachable, match="does not answer"):
+            await call("10.0.0.1:6379")
+    finally:
+        release.set()
+
+
+def test_a_node_run_ends_with_its_raylet_even_if_it_stays_a_zombie():
+    """Ray asks whether its process id exists: servers of a killed raylet that nothing collected ran for good."""
+    child = "import time; from nemo_gym.launch.engines.ray.node_run import end_with_parent_process as end; end(); "
+    child += "print('ready', flush=True); time.sleep(600)"
+    parent = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as raylet:
+        assert raylet.stdout.readline() == "ready\n"
+        raylet.kill()  # not collected before the end of the block
+        assert raylet.stdout.read() == ""  # returns when the child has ended, which also has the pipe
 
 
 def test_component_folders_travel_without_tests_and_arrive_once(folder, tmp_path, monkeypatch):

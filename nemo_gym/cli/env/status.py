@@ -4,6 +4,7 @@ Every run of this user is registered, so no port is needed; --run shows one of s
 """
 
 import argparse
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -41,8 +42,7 @@ def run(args: argparse.Namespace) -> int:
         if len(runs) > 1:
             output.write(f"run at {entry.address}, pid {entry.pid}, started in {entry.folder}")
         for node in _query_nodes(entry):
-            facts = f"{node['cells']} cells  {node['in_flight']} rollouts in flight  load {node['load']:.2f}"
-            output.write(f"{node['name']}  {node['address']}  {facts}")
+            output.write(_node_line(node))
         for server in servers:
             number += 1
             mark = "✓" if server["status"] == "success" else "✗"
@@ -68,6 +68,15 @@ def _query_servers(entry: RunEntry) -> list[dict[str, Any]]:
         for server, status in zip(servers, pool.map(_query_status, servers), strict=True):
             server["status"] = status
     return servers
+
+
+def _node_line(node: Mapping[str, Any]) -> str:
+    """Return the line of a node: `node-1  10.0.0.1  1 cell  3 rollouts in flight  load 0.50`."""
+    counts = [
+        f"{node[key]} {noun}{'s' if node[key] != 1 else ''}"
+        for key, noun in (("cells", "cell"), ("in_flight", "rollout"))
+    ]
+    return f"{node['name']}  {node['address']}  {'  '.join(counts)} in flight  load {node['load']:.2f}"
 
 
 def _query_nodes(entry: RunEntry) -> list[dict[str, Any]]:

@@ -9,12 +9,15 @@ from omegaconf import DictConfig
 
 from nemo_gym.config.keys import value_of
 from nemo_gym.config.omegaconf_adapter import as_dict
+from nemo_gym.errors import ConfigError
 from nemo_gym.launch.hosted_instances import Instance
 from nemo_gym.launch.supervisor import LineCallback
 from nemo_gym.serve.head import NodeState
 from nemo_gym.serve.process_status import Crash, RunningHandler
 from nemo_gym.wire.stored_rollout import RolloutId
 
+CLUSTER_KEYS = ("num_nodes", "ray_address", "node_resources", "node_shared_path", "node_files")
+"""Keys that only an engine for several machines reads."""
 Notify = Callable[[str], None]
 """Called with a line for the user."""
 
@@ -112,12 +115,27 @@ def choose_engine(config: Mapping[str, Any]) -> Engine:
     """Return the engine that the key `engine` names.
 
     Raises:
-        ConfigError: the engine needs a package that is not installed.
+        ConfigError: the engine needs a package that is not installed, or keys of a cluster are set without an engine.
     """
     if value_of(config, "engine") == "ray":
         from nemo_gym.launch.engines.ray.engine import RayEngine
 
         return RayEngine.from_config(as_dict(config))
+    _check_cluster_keys(config)
     from nemo_gym.launch.engines.local import LocalEngine
 
     return LocalEngine()
+
+
+def _check_cluster_keys(config: Mapping[str, Any]) -> None:
+    """Refuse keys of a cluster without `engine`: the run would use this machine only. `engine: local` ignores them.
+
+    Raises:
+        ConfigError: such a key is set.
+    """
+    if config.get("engine") is not None:
+        return
+    for name in CLUSTER_KEYS:
+        if config.get(name) is not None:
+            problem = "it has no effect without `engine: ray`: the servers would run on this machine only"
+            raise ConfigError(problem, where=name, fix="add --engine ray, or --engine local to ignore it")

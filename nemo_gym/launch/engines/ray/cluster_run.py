@@ -16,13 +16,17 @@ from typing import Any, Self
 from omegaconf import open_dict
 
 from nemo_gym.config.omegaconf_adapter import as_dict
-from nemo_gym.errors import GymError, ServerUnreachable
+from nemo_gym.errors import DeadlineExceeded, GymError, ServerUnreachable
 from nemo_gym.launch.app_listener import AppListener, close_listeners
 from nemo_gym.launch.engines.base import Notify, Placement
 from nemo_gym.launch.engines.component_archive import archive_paths, code_versions, digest_of, pack_components
 from nemo_gym.launch.engines.ray import connection
 from nemo_gym.launch.engines.ray.cluster_options import RayOptions
-from nemo_gym.launch.engines.ray.connection import ClusterNode, ClusterUnreachable, check_nodes, format_resources
+from nemo_gym.launch.engines.ray.connection import (
+    CALL_SECONDS,
+    ClusterNode,
+    ClusterUnreachable,
+)
 from nemo_gym.launch.engines.ray.node_run import NodeSpec, limited_instances, share_limits
 from nemo_gym.launch.engines.ray.node_slot import (
     BundlePlace,
@@ -32,12 +36,15 @@ from nemo_gym.launch.engines.ray.node_slot import (
     end_node_run,
     start_node_run,
 )
+from nemo_gym.launch.engines.ray.reservation import NodeReservation
 from nemo_gym.launch.hosted_instances import Instance, find_instances
 from nemo_gym.launch.ports import listen_for_head
 from nemo_gym.serve.access import AccessPolicy
 from nemo_gym.serve.addresses import adopt_run_token, base_url, run_addresses
+from nemo_gym.serve.blocking import run_blocking
 from nemo_gym.serve.head import NodeState, head_app
 from nemo_gym.serve.process_status import Crash, RunningHandler
+from nemo_gym.serve.run_counts import run_metrics
 from nemo_gym.serve.webserver import uvicorn_options
 from nemo_gym.transport import deadlines, in_process, run_token
 from nemo_gym.wire.call_reply import Call, Reply
@@ -47,8 +54,6 @@ logger = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 2.0
 """Interval between two reports of a node, and between two looks for nodes that joined."""
-RESERVE_SECONDS = 30.0
-"""Longest wait for resources that are in use: those of an ended driver are free after a few seconds."""
 MAX_FAILED_STARTS = 3
 """Failed starts, or losses of servers, after which a place is given up."""
 STABLE_SECONDS = 600.0
@@ -103,14 +108,13 @@ class ClusterRun:
         self._token = run_token.choose_token()
         self._slots: list[_Slot] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._group: Any = None
+        self._reservation = NodeReservation(options)
         self._is_connected_here = False
         self._head: AppListener | None = None
         self._workload: tuple[str, Mapping[str, Any], Callable[[NodeHandle], None]] | None = None
         self._on_end: Callable[[Exception], None] = lambda _: None
         self._empty_since: float | None = None
         self._start_time = time.time()
-        self._count = 1
         self._is_published = False
 
     async def __aenter__(self) -> Self:
@@ -127,11 +131,11 @@ class ClusterRun:
     async def _start(self) -> None:
         """Connect, reserve a place on every node, and start the servers everywhere."""
         self._spec = await asyncio.to_thread(self._make_spec)
-        self._is_connected_here = await asyncio.to_thread(connection.connect, self._options.address)
-        await self._reserve_nodes()
-        count = self._count
+        self._is_connected_here = await connection.connect_in_time(self._options.address)
+        await self._reservation.reserve()
+        count = self._reservation.count
         self._placement.notify(f"starting the servers on {count} node{'s' if count > 1 else ''}")
-        self._slots = [_Slot(number + 1, BundlePlace(self._group, number)) for number in range(count)]
+        self._slots = [_Slot(number + 1, BundlePlace(self._reservation.group, number)) for number in range(count)]
         starts = [asyncio.create_task(self._start_slot(slot)) for slot in self._slots]
         try:
             await asyncio.gather(*starts)
@@ -163,62 +167,12 @@ class ClusterRun:
             is_public=self._placement.is_public,
         )
 
-    async def _wait_for_nodes(self) -> list[ClusterNode]:
-        """Return the nodes that can take a node run; wait for them if the cluster is still starting.
-
-        Raises:
-            ClusterUnreachable: there are too few within `node_start_timeout_seconds`, or none can ever take it.
-        """
-        count, reserved = self._options.num_nodes, self._options.resources
-        end = time.monotonic() + (self._options.start_seconds if count is not None else 0)
-        while True:
-            nodes = await asyncio.to_thread(connection.living_nodes)
-            try:
-                check_nodes(nodes, count, reserved)
-            except ClusterUnreachable:
-                if time.monotonic() > end:
-                    raise
-                await asyncio.sleep(FIRST_PAUSE)
-                continue
-            return [node for node in nodes if node.has(reserved)]
-
-    async def _reserve_nodes(self) -> None:
-        """Wait for the nodes and reserve a place on each; again if a node turns out to be lost meanwhile."""
-        while True:
-            nodes = await self._wait_for_nodes()
-            self._count = self._options.num_nodes or len(nodes)
-            try:
-                await asyncio.to_thread(self._reserve, self._count, nodes)
-                return
-            except ClusterUnreachable:
-                if nodes == await self._wait_for_nodes():
-                    raise
-
-    def _reserve(self, count: int, nodes: Sequence[ClusterNode]) -> None:
-        """Reserve the resources of a node run on `count` different nodes, in `_group`.
-
-        Raises:
-            ClusterUnreachable: they are in use.
-        """
-        util = connection.import_ray().util
-        reserved = dict(self._options.resources)
-        # Kept at once: after an interrupt `stop` gives it back.
-        group = self._group = util.placement_group([reserved] * count, strategy="STRICT_SPREAD")
-        if not group.wait(timeout_seconds=min(RESERVE_SECONDS, self._options.start_seconds)):
-            self._group = None
-            util.remove_placement_group(group)
-            raise ClusterUnreachable(
-                f"{format_resources(reserved)} are not free on {count} nodes: {'; '.join(map(str, nodes))}",
-                where="node_resources",
-                fix="ask for less, or end what uses them (`ray status`)",
-            )
-
     async def _start_slot(self, slot: _Slot) -> NodeHandle:
         """Start the node run of a slot."""
         slot.starts += 1
         slot.lost.clear()
         seconds = self._options.start_seconds
-        config = share_limits(self._node_config, self.instances, slot.number - 1, self._count)
+        config = share_limits(self._node_config, self.instances, slot.number - 1, self._reservation.count)
         spec = replace(self._spec, name=slot.next_name, config=config)
         slot.handle = await start_node_run(slot.place, self._options.resources, spec, seconds)
         return slot.handle
@@ -288,7 +242,7 @@ class ClusterRun:
             await asyncio.sleep(REFRESH_SECONDS)
             if self._options.num_nodes is None and not limited_instances(self._node_config, self.instances):
                 with suppress(Exception):  # the boundary to Ray: its head may be restarting
-                    self._use_new_nodes(await asyncio.to_thread(connection.living_nodes))
+                    self._use_new_nodes(await connection.living_nodes_in_time())
             is_empty = not self.handles
             now = time.monotonic()
             self._empty_since = (self._empty_since or now) if is_empty else None
@@ -326,7 +280,13 @@ class ClusterRun:
         listener = listen_for_head(head["host"], head["port"])
         head["port"] = listener.getsockname()[1]
         adopt_run_token(self.config, self._token)
-        app = head_app(lambda: self.config, self.server_instances, self.pending_calls, self.states)
+        app = head_app(
+            lambda: self.config,
+            self.server_instances,
+            self.pending_calls,
+            self.states,
+            metrics=lambda: run_metrics({handle.name: handle.report.runs for handle in self.handles}),
+        )
         policy = AccessPolicy.from_config(self.config, self._token)
         self._head = AppListener(app, listener, uvicorn_options(self.config), lifespan=False, policy=policy)
         await self._head.open()
@@ -484,10 +444,8 @@ class ClusterRun:
                 self._head = None
                 run_token.forget(run_addresses(self.config))
         finally:  # a second Ctrl-C must not leave the resources reserved in the cluster of a trainer
-            if self._group is not None:
-                group, self._group = self._group, None
-                with suppress(Exception):  # the boundary to Ray: the cluster may have ended
-                    await asyncio.to_thread(connection.import_ray().util.remove_placement_group, group)
+            await self._reservation.release()
             if self._is_connected_here:
                 self._is_connected_here = False
-                await asyncio.to_thread(connection.disconnect)
+                with suppress(DeadlineExceeded):  # the head of the cluster hangs
+                    await run_blocking(connection.disconnect, timeout=CALL_SECONDS)

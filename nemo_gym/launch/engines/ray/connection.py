@@ -13,13 +13,20 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from nemo_gym.errors import ConfigError, GymError
+from nemo_gym.errors import ConfigError, DeadlineExceeded, GymError
+from nemo_gym.serve.blocking import run_blocking
 
 logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 5.0
 """Timeout of the probe of an address: `ray.init` would wait for minutes."""
+JOIN_SECONDS = 120.0
+"""Longest wait for a cluster whose address accepts connections: other programs do so too, and Ray retries for long."""
+CALL_SECONDS = 30.0
+"""Longest wait for the head of the cluster, which may hang."""
 CPU, IMPLICIT = "CPU", "node:"
+HTTP2_HEADER_BYTES, HTTP2_SETTINGS = 9, 4
+_HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, HTTP2_SETTINGS, 0, 0, 0, 0, 0])
 _VERSIONS = re.compile(r"Ray: (?P<ray>\S+)\s+Python: (?P<python>\S+)")
 
 
@@ -97,6 +104,23 @@ def connect(address: str | None) -> bool:
     return True
 
 
+async def connect_in_time(address: str | None) -> bool:
+    """Connect as `connect` does, within JOIN_SECONDS; a thread that hangs does not delay the end of the process.
+
+    Raises:
+        ClusterUnreachable: as `connect` does, or what accepts connections at the address does not answer as Ray does.
+    """
+    try:
+        return await run_blocking(connect, address, timeout=JOIN_SECONDS)
+    except DeadlineExceeded:
+        at = address or os.environ.get("RAY_ADDRESS") or "this machine"
+        raise ClusterUnreachable(
+            f"the program at {at} does not answer as the head of a Ray cluster within {JOIN_SECONDS:g} s",
+            where="ray_address",
+            fix="give the address that `ray start --head` printed (port 6379 by default), or check `ray status` there",
+        ) from None
+
+
 def _log_messages() -> None:
     """Log what Ray would print on our standard output, which belongs to `--json`.
 
@@ -110,20 +134,44 @@ def _log_messages() -> None:
 
 
 def _probe_address(address: str) -> None:
-    """Raise ClusterUnreachable if nothing accepts a connection at `host:port`; other forms are left to Ray."""
+    """Raise ClusterUnreachable unless a server of HTTP/2 answers at `host:port`; other forms are left to Ray."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
-        if address in ("auto", "local") or "://" in address:
+        if address in ("auto", "local"):
             return
         raise ClusterUnreachable(f"'{address}' is not HOST:PORT", where="ray_address", fix="such as 10.0.0.1:6379")
+    if "://" in host:
+        problem = f"'{address}' is the address of a dashboard or of Ray Client, not of a cluster's head"
+        raise ClusterUnreachable(problem, where="ray_address", fix="give HOST:PORT without a scheme: 10.0.0.1:6379")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+        with socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS) as connection:
+            is_http2 = _answers_http2(connection)
     except (OSError, OverflowError) as error:
         raise ClusterUnreachable(
             f"no Ray cluster answers at {address}: {error}",
             where="ray_address",
             fix="start it with `ray start --head --port=6379`, or correct --ray-address",
         ) from None
+    if not is_http2 and os.environ.get("RAY_USE_TLS", "0") == "0":
+        raise ClusterUnreachable(
+            f"what answers at {address} is not the head of a Ray cluster",
+            where="ray_address",
+            fix="give the address that `ray start --head` printed: port 6379 by default, not that of the dashboard",
+        )
+
+
+def _answers_http2(connection: socket.socket) -> bool:
+    """Return whether the other side begins as HTTP/2 servers do, such as the head of a cluster: with SETTINGS."""
+    try:
+        connection.sendall(_HTTP2_GREETING)
+        header = b""
+        while len(header) < HTTP2_HEADER_BYTES:
+            if not (data := connection.recv(HTTP2_HEADER_BYTES - len(header))):
+                return False
+            header += data
+    except OSError:  # also of a program that says nothing for CONNECT_SECONDS
+        return False
+    return header[3] == HTTP2_SETTINGS
 
 
 def _explain(message: str, address: str | None) -> ClusterUnreachable:
@@ -155,6 +203,19 @@ def living_nodes() -> list[ClusterNode]:
         for node in nodes
         if node["Alive"]
     ]
+
+
+async def living_nodes_in_time() -> list[ClusterNode]:
+    """Return the living nodes.
+
+    Raises:
+        ClusterUnreachable: the head of the cluster does not answer for CALL_SECONDS.
+    """
+    try:
+        return await run_blocking(living_nodes, timeout=CALL_SECONDS)
+    except DeadlineExceeded:
+        problem = f"its head does not answer for {CALL_SECONDS:g} s"
+        raise ClusterUnreachable(problem, where="Ray cluster", fix="check `ray status` on its head node") from None
 
 
 def check_nodes(nodes: Sequence[ClusterNode], count: int | None, reserved: Mapping[str, float]) -> None:

@@ -7,6 +7,8 @@ import copy
 import importlib
 import logging
 import os
+import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -35,6 +37,7 @@ from nemo_gym.launch.engines.ray.connection import node_identity
 from nemo_gym.launch.hosted_instances import Instance
 from nemo_gym.launch.model_endpoints import LIMIT_KEY
 from nemo_gym.launch.run import Run
+from nemo_gym.serve.run_counts import RunCounts
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.transport import http_sessions, in_process, run_token
 from nemo_gym.wire.call_reply import Call, Reply
@@ -44,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 MAX_LINES = 200
 """Lines of servers that are kept until the driver fetches them."""
+PARENT_SECONDS = 0.5
+"""Interval between two looks at the parent process."""
 CAPTURE_FOLDERS = ("model_call_capture_dir",)
 
 
@@ -79,6 +84,8 @@ class NodeReport:
     lines: Sequence[tuple[str, str]] = ()
     """Lines that servers printed since the last report."""
     in_flight: int = 0
+    """Rollouts of the workload, or requests for one (`/run`), without an answer."""
+    runs: RunCounts = field(default_factory=RunCounts)
     pid: int = 0
     host: str = ""
     """Address of the node."""
@@ -91,6 +98,22 @@ class NodeProblem(GymError):
     exit_status = 3
 
 
+def end_with_parent_process() -> None:
+    """End this process, and its servers with it, when its parent ends: the raylet of the node.
+
+    Ray looks whether a process with the id of the raylet exists. A killed raylet that was not collected by its own
+    parent still does, as in a container whose first process collects nothing; the servers would then run for good.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="nemo-gym-parent-watch", daemon=True).start()
+
+
 class NodeRun:
     """The servers of one node. Its methods are called by the driver."""
 
@@ -100,6 +123,7 @@ class NodeRun:
         self._collector: Any = None
         self._lines: deque[tuple[str, str]] = deque(maxlen=MAX_LINES)
         self._host, self._node_id = node_identity()
+        end_with_parent_process()
 
     async def start(self, spec: NodeSpec) -> NodeReport:
         """Check that this node has the same code, and start the servers.
@@ -151,7 +175,7 @@ class NodeRun:
     def report(self) -> NodeReport:
         """Return the state of the servers, and the lines that they printed since the last report."""
         run = self._started_run
-        lines = tuple(self._lines)
+        lines, runs = tuple(self._lines), run.run_counts()
         self._lines.clear()
         return NodeReport(
             addresses={instance.name: (instance.host, instance.port) for instance in run.instances},
@@ -160,7 +184,8 @@ class NodeRun:
             lost_processes=run.lost_processes(),
             is_lost=bool(run.lost_instances) or run.is_lost,
             lines=lines,
-            in_flight=self._collector.running if self._collector is not None else 0,
+            in_flight=self._collector.running if self._collector is not None else runs.in_flight,
+            runs=runs,
             pid=os.getpid(),
             host=self._host,
             node_id=self._node_id,
