@@ -47,6 +47,46 @@ def test_a_benchmark_is_described_by_its_file(root):
     assert benchmark.dataset.prepare_script == Path("benchmarks/sums/prepare.py")
 
 
+SERVER = """
+sums:
+  resources_servers:
+    sums:
+      entrypoint: app.py
+      domain: math
+      datasets:
+        - name: sums
+          type: benchmark
+          jsonl_fpath: benchmarks/sums/data/sums.jsonl
+          prepare_script: benchmarks/sums/prepare.py
+          num_repeats: 4
+sums_agent:
+  responses_api_agents:
+    simple_agent:
+      entrypoint: app.py
+      resources_server: {type: resources_servers, name: sums}
+"""
+
+
+def test_a_benchmark_of_a_resources_server_is_run_by_the_agent_that_uses_it(root):
+    """Release 0.7 declares datasets there; ignored, its benchmarks could be neither listed nor prepared."""
+    path = write(root / "benchmarks/sums/config.yaml", SERVER)
+
+    assert BenchmarkConfig.from_config_path(path).agent_name == "sums_agent"
+    assert discover_benchmarks()["sums"].dataset.name == "sums"
+
+
+def test_a_benchmark_of_a_resources_server_with_two_agents_names_one(root):
+    """Running it with any of them would report the score of an agent that was not chosen."""
+    second = SERVER[SERVER.index("sums_agent:") :].replace("sums_agent", "other_agent")
+    path = write(root / "benchmarks/sums/config.yaml", SERVER + second)
+
+    with pytest.raises(ConfigError, match="2 agents use the resources server 'sums'"):
+        BenchmarkConfig.from_config_path(path)
+
+    path.write_text((SERVER + second).replace("num_repeats: 4", "agent: other_agent"))
+    assert BenchmarkConfig.from_config_path(path).agent_name == "other_agent"
+
+
 def test_includes_and_inheritance_are_applied(root):
     """Most benchmarks reuse a generic agent and change a line or two."""
     write(root / "resources_servers/sums/configs/sums.yaml", AGENT.format(name="generic"))

@@ -48,6 +48,9 @@ class VerifierFixture:
     reseed: Callable[..., Any] | None = None
     """Called before each verification of a determinism case: `reseed(server, request)` or `reseed(seed)`."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cases_path", Path(self.cases_path))  # folders also write it as text
+
     def make_server(self) -> Any:
         """Return the verifier; a server class gets a configuration with its defaults."""
         factory: Any = self.server_factory

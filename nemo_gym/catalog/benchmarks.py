@@ -20,16 +20,16 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, Field, ValidationError
 
 from nemo_gym.catalog import prepare_subprocess
-from nemo_gym.catalog.components import BENCHMARK, datasets_of, load_tree
+from nemo_gym.catalog.components import BENCHMARK, load_tree
 from nemo_gym.catalog.rows import check_file
-from nemo_gym.config.instances import instances_of
+from nemo_gym.config.dataset_agents import dataset_owners, datasets_of, resolve_dataset_agent
+from nemo_gym.config.instances import server_instances
 from nemo_gym.config.load import read_source
 from nemo_gym.config.omegaconf_adapter import as_plain_value
 from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
 from nemo_gym.config.schema_datasets import BenchmarkDatasetConfig
 from nemo_gym.config.search_roots import _augment_sys_path, component_search_roots
 from nemo_gym.errors import ConfigError, ConfigInterpolationError, GymError
-from nemo_gym.keys import AGENTS
 
 logger = logging.getLogger("nemo_gym.catalog")
 
@@ -70,8 +70,9 @@ class BenchmarkConfig(BaseModel):
     def from_config_path(cls, path: str | Path, strict: bool = True) -> "BenchmarkConfig | None":
         """Read the benchmark that a configuration file declares, with its includes and directives applied.
 
-        The agent must be in this file; its dataset may be in an included file. With `strict`, the file must declare
-        exactly one benchmark. Otherwise, return the first benchmark; None if the file declares none or cannot be read.
+        The agent or the server that declares the dataset must be in this file; the other may be in an included one.
+        With `strict`, the file must declare exactly one benchmark. Otherwise, return the first benchmark; None if the
+        file declares none or cannot be read.
 
         Raises:
             ConfigError: (strict only) the file cannot be read or does not declare exactly one benchmark.
@@ -80,7 +81,11 @@ class BenchmarkConfig(BaseModel):
         try:
             tree = load_tree(path, component_search_roots(), strict=True)
             own_tree = read_source(path).tree
-            declared = [(agent, key) for agent, key, _ in benchmark_datasets(tree) if agent in own_tree]
+            declared = [
+                (agent, key)
+                for agent, key, _ in benchmark_datasets(tree)
+                if agent in own_tree or key.split(".")[0] in own_tree
+            ]
             if strict and len(declared) != 1:
                 agents = ", ".join(agent for agent, _ in declared) or "none"
                 problem = f"expected one agent with one dataset of type '{BENCHMARK}'; found: {agents}"
@@ -118,11 +123,16 @@ def discover_benchmarks(roots: Sequence[Path] | None = None) -> dict[str, Benchm
 
 
 def benchmark_datasets(tree: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yield agent, key path and settings of every dataset of type `benchmark`."""
-    for agent in instances_of(tree, AGENTS):
-        for index, dataset in datasets_of(agent.fields):
+    """Yield agent, key path and settings of every dataset of type `benchmark`, of agents and of resources servers.
+
+    Raises:
+        ConfigError: the agent of a dataset of a resources server is not determined.
+    """
+    for owner in dataset_owners(tree):
+        for index, dataset in datasets_of(owner.fields):
             if dataset.get("type") == BENCHMARK:
-                yield agent.name, f"{'.'.join(agent.path)}.datasets[{index}]", dataset
+                agent = resolve_dataset_agent(server_instances(tree), owner.name, dataset.get("agent"))
+                yield agent, f"{'.'.join(owner.path)}.datasets[{index}]", dataset
 
 
 def parse_dataset(settings: Mapping[str, Any], subject: str, where: str | None = None) -> BenchmarkDatasetConfig:

@@ -13,9 +13,10 @@ from typing import Any
 
 import yaml
 
+from nemo_gym.config.dataset_agents import dataset_owners, datasets_of, resolve_dataset_agent
 from nemo_gym.config.error_locations import ErrorLocations
 from nemo_gym.config.inheritance import Expansion
-from nemo_gym.config.instances import instances_of
+from nemo_gym.config.instances import ServerInstance, instances_of, server_instances
 from nemo_gym.config.load import load_files
 from nemo_gym.config.problems import raise_all
 from nemo_gym.config.search_roots import is_second_name
@@ -52,13 +53,6 @@ def load_tree(path: Path, roots: Sequence[Path], *, strict: bool) -> Tree:
     if strict:
         raise_all(ErrorLocations(sources, []).locate(expanded.problems))
     return expanded.tree
-
-
-def datasets_of(settings: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
-    """Return the datasets of a server block with their indices; entries that are not mappings are skipped."""
-    datasets = settings.get("datasets")
-    entries = enumerate(datasets) if isinstance(datasets, list) else ()
-    return [(index, dataset) for index, dataset in entries if isinstance(dataset, Mapping)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,9 +138,9 @@ def _folder_components(folder: str, kind: str, roots: Sequence[Path]) -> Iterato
 
 
 def _runnable_configs(roots: Sequence[Path]) -> Iterator[Component]:
-    """Yield the resources-server configurations that can be run, because they have an agent with datasets."""
+    """Yield the resources-server configurations that can be run, because an agent runs their datasets."""
     for path, name, facts in _server_configs(roots):
-        if facts.listing["datasets"]:
+        if facts.listing["agent"]:
             yield Component(name=f"{RESOURCES}/{name}", kind=ENVIRONMENT, path=path, **facts.listing)
 
 
@@ -202,12 +196,13 @@ def _read_facts(path: Path, roots: Sequence[Path]) -> _ConfigFacts | None:
     resources, agent_instances = instances_of(tree, RESOURCES), instances_of(tree, AGENTS)
     blocks = [instance.fields for instance in [*resources, *agent_instances]]
     agent_blocks = [agent.fields for agent in agent_instances]
-    datasets = [dataset for settings in agent_blocks for _, dataset in datasets_of(settings)]
+    owners = [owner for owner in dataset_owners(tree) if datasets_of(owner.fields)]
+    datasets = [dataset for owner in owners for _, dataset in datasets_of(owner.fields)]
     listing = {
         "domain": _first(blocks, "domain"),
         "description": _first(blocks, "description") or _first_comment(path),
         "verified": _first(blocks, "verified", None),
-        "agent": next((agent.name for agent in agent_instances if datasets_of(agent.fields)), ""),
+        "agent": next(filter(None, (_first_agent(tree, owner) for owner in owners)), ""),
         "resources_server": resources[0].name if resources else "",
         "repeats": next((d["num_repeats"] for d in datasets if isinstance(d.get("num_repeats"), int)), 1)
         if datasets
@@ -220,6 +215,15 @@ def _read_facts(path: Path, roots: Sequence[Path]) -> _ConfigFacts | None:
         uses_resources=any(settings.get("resources_server") for settings in agent_blocks),
         has_own_framework=any(key in settings for settings in agent_blocks for key in OWN_FRAMEWORK_KEYS),
     )
+
+
+def _first_agent(tree: Mapping[Any, Any], owner: ServerInstance) -> str:
+    """Return the agent of the first dataset of an instance; "" if the configuration does not determine it."""
+    _, dataset = datasets_of(owner.fields)[0]
+    try:
+        return resolve_dataset_agent(server_instances(tree), owner.name, dataset.get("agent"))
+    except ConfigError:
+        return ""
 
 
 def _first(blocks: Sequence[Mapping[str, Any]], key: str, default: Any = "") -> Any:

@@ -1,10 +1,27 @@
-"""Which agent runs the rows of a dataset: the agent that declares it, or the one that uses the declaring server."""
+"""Where datasets are declared, and which agent runs them: the declaring one, or the one of the declaring server."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from nemo_gym.config.instances import ServerInstance
+from nemo_gym.config.instances import ServerInstance, server_instances
 from nemo_gym.errors import ConfigError
 from nemo_gym.keys import AGENTS, RESOURCES
+
+DATASET_OWNERS = (AGENTS, RESOURCES)
+"""The server types whose `datasets` are used."""
+
+
+def dataset_owners(config: Mapping[Any, Any]) -> list[ServerInstance]:
+    """Return the instances of a configuration that may declare datasets: its agents, then its resources servers."""
+    instances = server_instances(config).values()
+    return [instance for kind in DATASET_OWNERS for instance in instances if instance.server_type == kind]
+
+
+def datasets_of(settings: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
+    """Return the datasets of a server block with their indices; entries that are not mappings are skipped."""
+    datasets = settings.get("datasets")
+    entries = enumerate(datasets) if isinstance(datasets, list) else ()
+    return [(index, dataset) for index, dataset in entries if isinstance(dataset, Mapping)]
 
 
 def resolve_dataset_agent(
@@ -28,7 +45,7 @@ def resolve_dataset_agent(
             if instance.server_type == AGENTS and instance.reference("resources_server") == declaring_instance
         ]
     else:
-        candidates = [instance.name for instance in by_name.values() if instance.server_type in (AGENTS, RESOURCES)]
+        candidates = [instance.name for instance in by_name.values() if instance.server_type in DATASET_OWNERS]
         problem = f"{declaring_instance!r} is no agent or resources server"
         raise ConfigError(problem, fix=f"one of {', '.join(candidates)}")
     chosen = [agent for agent in agents if pin in (None, agent)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from nemo_gym.catalog.rows import parse_row, row_line
-from nemo_gym.config.dataset_agents import resolve_dataset_agent
+from nemo_gym.config.dataset_agents import DATASET_OWNERS, resolve_dataset_agent
 from nemo_gym.config.instances import read_instance
 from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config.schema_datasets import BenchmarkDatasetConfig, DatasetConfig
@@ -16,7 +16,7 @@ from nemo_gym.config.search_roots import _resolve_under_cwd_or_install
 from nemo_gym.data import gitlab, hub
 from nemo_gym.data.prompt import find_prompt_config, load_prompt_config
 from nemo_gym.errors import ConfigError, GymError
-from nemo_gym.keys import AGENT_REF_KEY_NAME, AGENTS, RESOURCES
+from nemo_gym.keys import AGENT_REF_KEY_NAME, AGENTS
 
 Mode: TypeAlias = Literal["train_preparation", "example_validation"]
 Storage: TypeAlias = Literal["gitlab", "huggingface"]
@@ -95,7 +95,7 @@ def find_sources(instances: Iterable[ServerInstanceConfig], mode: Mode) -> list[
     ]
     blocks = [block for _, block in servers if block is not None]
     for instance, _ in servers:
-        if instance.SERVER_TYPE not in (AGENTS, RESOURCES):
+        if instance.SERVER_TYPE not in DATASET_OWNERS:
             continue
         for config in instance.datasets or []:
             types.append(config.type)

@@ -29,6 +29,18 @@ HTTPX_WARNING = "ignore:Using `httpx` with `starlette.testclient` is deprecated"
 LOOP_SCOPE_WARNING = 'ignore:The configuration option "asyncio_default_fixture_loop_scope" is unset'
 """pytest-asyncio warns if this setting is unset, and server folders have no configuration file of pytest to set it."""
 
+ASYNC_TESTS = ("-o", "asyncio_mode=auto")
+"""Existing folders have `async def` tests without a mark: the settings of the tree they come from run them all."""
+PYTEST_SETTINGS = {
+    "pytest.toml": "",
+    "pytest.ini": "",
+    ".pytest.ini": "",
+    "pyproject.toml": "[tool.pytest",
+    "tox.ini": "[pytest]",
+    "setup.cfg": "[tool:pytest]",
+}
+"""The files in which pytest looks for settings, and the text that a file with settings contains."""
+
 
 class NoSuchFolder(ConfigError, LookupError):
     """No search root contains a server folder with that name."""
@@ -141,10 +153,21 @@ def pytest_command(suite: FolderTests, venv: Venv | None, env: Mapping[str, str]
     """Return the command that runs the tests of a folder."""
     python = str(venv.python) if venv else sys.executable
     command = [python, "-m", "pytest", "-W", HTTPX_WARNING]
+    if not has_pytest_settings(suite.folder):
+        command += ASYNC_TESTS
     if env.get(JUNIT_ENV_VAR):
         reports = Path(env[JUNIT_ENV_VAR]).absolute()
         command.append(f"--junit-xml={reports / f'{suite.kind}__{suite.name}.xml'}")
     return command
+
+
+def has_pytest_settings(folder: Path) -> bool:
+    """Return True if the folder, or a folder that contains it, has a file with settings of pytest."""
+    return any(
+        (parent / name).is_file() and text in (parent / name).read_text(encoding="utf-8", errors="replace")
+        for parent in (folder, *folder.parents)
+        for name, text in PYTEST_SETTINGS.items()
+    )
 
 
 def tests_process_env(suite: FolderTests, venv: Venv | None, env: Mapping[str, str]) -> dict[str, str]:

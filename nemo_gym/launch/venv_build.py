@@ -23,6 +23,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.launch.requirements import NEMO_GYM
 from nemo_gym.launch.supervisor import TAIL_LINES, LineCallback, ServerDidNotStart
 from nemo_gym.launch.venv import STAMP, Venv, VenvSettings, merge_equal_venvs
 from nemo_gym.processes import signal_group
@@ -277,11 +278,16 @@ async def _install(installer: _Installer) -> None:
 
 
 def installer_process_env(settings: VenvSettings, env: Mapping[str, str]) -> dict[str, str]:
-    """Return `env` for uv, without variables that select another virtual environment."""
+    """Return `env` for uv, without variables that select another virtual environment.
+
+    nemo-gym is always the running one: a project of a folder may have a source for it, `[tool.uv.sources]` in its
+    pyproject.toml, which is the checkout in which the folder was written.
+    """
     removed = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME")
     uv_env = {key: value for key, value in env.items() if key not in removed}
     cache = {"UV_CACHE_DIR": str(settings.cache)} if settings.cache else {}
     uv_env.setdefault("UV_PYTHON_DOWNLOADS", "never")  # downloading a Python is the user's decision
+    uv_env["UV_NO_SOURCES_PACKAGE"] = f"{uv_env.get('UV_NO_SOURCES_PACKAGE', '')} {NEMO_GYM}".strip()
     return {**uv_env, **cache, "UV_COMPILE_BYTECODE": "1", "UV_NO_PROGRESS": "1"}
 
 

@@ -68,6 +68,14 @@ async def problems(fixture: VerifierFixture, **options: Any) -> dict[str, str | 
     return {result.name: result.problem for result in await exercise_verifier_fixture(fixture, **options)}
 
 
+async def test_the_path_of_the_cases_may_be_text(cases: Path) -> None:
+    """Existing folders write it so; a traceback about `str` does not say what to change."""
+    fixture = fixture_with(cases, *GOOD)
+    as_text = VerifierFixture(fixture.server_factory, fixture.request_model, str(cases))  # type: ignore[arg-type]
+
+    assert len(await problems(as_text)) == len(GOOD)
+
+
 async def test_a_verifier_that_keeps_its_promises_has_no_problems(cases: Path) -> None:
     """A false alarm would block every release."""
     results = await problems(fixture_with(cases, *GOOD), reward_range=(0.0, 1.0), best=1.0)

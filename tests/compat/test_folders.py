@@ -127,6 +127,21 @@ def test_a_run_with_a_search_folder_scores_rows_that_name_only_their_source(newe
     assert {result["agent_ref"]["name"] for result in results} == {"word_count_simple_agent"}
 
 
+def test_a_run_uses_the_datasets_of_a_resources_server(newer_tree: Path):
+    """The newest release declares them there; a run that ignored them would find no rows in any of its folders."""
+    command = [sys.executable, "-m", "nemo_gym.cli.main", "eval", "run", "--resources-server", "word_count"]
+    command += ["--model-type", "scripted_model", "--output", "out.jsonl"]
+    command += ["policy_model.responses_api_models.scripted_model.script=[{text: one two three}]"]
+
+    done = subprocess.run(
+        command, cwd=newer_tree, env=environment(newer_tree), capture_output=True, text=True, timeout=180
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = [json.loads(line) for line in (newer_tree / "out.jsonl").read_text().splitlines()]
+    assert sorted(result["reward"] for result in results) == [0.0, 1.0]
+
+
 def test_every_folder_here_is_run():
     """A folder that is added without its number would prove nothing."""
     for root, suites in ((FOLDERS, SUITES), (NEWER_TREE, NEWER_SUITES)):

@@ -120,6 +120,16 @@ async def test_the_installer_gets_the_requirements_of_the_folder(
     assert "VIRTUAL_ENV" not in env
 
 
+@pytest.mark.parametrize(
+    ("existing", "expected"), [({}, "nemo-gym"), ({"UV_NO_SOURCES_PACKAGE": "mine"}, "mine nemo-gym")]
+)
+async def test_the_source_of_nemo_gym_in_a_project_is_ignored(
+    settings: VenvSettings, existing: dict[str, str], expected: str
+) -> None:
+    """It is `../..` in existing folders: in another tree no project, or another nemo-gym than the running one."""
+    assert installer_process_env(settings, existing)["UV_NO_SOURCES_PACKAGE"] == expected
+
+
 async def test_the_cache_is_uvs_default_unless_one_was_chosen(settings: VenvSettings) -> None:
     """People share one cache between projects; a second one would double every download."""
     assert "UV_CACHE_DIR" not in installer_process_env(settings, {})

@@ -18,6 +18,7 @@ from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.catalog.row_problems import RowProblems
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal.output import ThrottledNotice
+from nemo_gym.config.dataset_agents import DATASET_OWNERS
 from nemo_gym.config.instances import instances_of, server_instances
 from nemo_gym.config.keys import value_of
 from nemo_gym.config.omegaconf_adapter import as_dict
@@ -304,9 +305,9 @@ def gather_rows(
 
 
 def choose_dataset_type(instances: Sequence[ServerInstanceConfig], split: str | None) -> str:
-    """Return `split`, or without it the first of PREFERRED_TYPES of which an agent has a dataset."""
-    agents = [instance for instance in instances if instance.SERVER_TYPE == AGENTS]
-    available = {dataset.type for agent in agents for dataset in agent.datasets or []}
+    """Return `split`, or without it the first of PREFERRED_TYPES that an agent or a resources server declares."""
+    owners = [instance for instance in instances if instance.SERVER_TYPE in DATASET_OWNERS]
+    available = {dataset.type for owner in owners for dataset in owner.datasets or []}
     candidates = (split,) if split else PREFERRED_TYPES
     for dataset_type in candidates:
         if dataset_type in available:

@@ -76,6 +76,18 @@ def test_one_folder_gives_pytests_own_status(here: Path, test: str | None, statu
     assert main(["env", "test", "+entrypoint=resources_servers/one"]) == status
 
 
+@pytest.mark.parametrize(("settings", "status"), [(None, 0), ("[pytest]\nasyncio_mode = strict\n", 1)])
+def test_async_tests_without_a_mark_run_unless_settings_say_otherwise(
+    here: Path, settings: str | None, status: int
+) -> None:
+    """Existing folders have hundreds of them; in a tree without settings of pytest each would fail."""
+    write_folder(here, "waiting", "async def test(): pass\n")
+    if settings:
+        (here / "pytest.ini").write_text(settings)
+
+    assert main(["env", "test", "+entrypoint=resources_servers/waiting"]) == status
+
+
 def test_data_is_checked_for_one_folder_when_asked(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Good tests do not make up for missing examples."""
     write_folder(here, "one", "def test(): pass\n")
