@@ -140,6 +140,7 @@ class RolloutCollectionConfig(SharedRolloutCollectionConfig):
     limit: Annotated[int, Field(ge=0)] | str | None = Field(
         default=None, description="Use only the first N rows, or with `10-20` the tenth to the twentieth; 0: all rows."
     )
+    limit_per_agent: bool = Field(default=False, description="Apply the limit to the rows of each agent.")
     where: str | None = Field(default=None, description="Use only rows that fulfil this comparison of their fields.")
     ids: list[str | int] = Field(default=[], description="Use only rows with these ids or task numbers.")
     tasks: list[int] | None = Field(default=None, description="Use only the rows with these task numbers.")
@@ -172,6 +173,7 @@ class RolloutCollectionConfig(SharedRolloutCollectionConfig):
         """The rows that are used."""
         return RowSelection(
             limit=self.limit,
+            is_limit_per_agent=self.limit_per_agent,
             where=self.where,
             ids=tuple(map(str, self.ids)),
             tasks=None if self.tasks is None else tuple(self.tasks),
@@ -397,8 +399,9 @@ class RolloutCollectionHelper:
 
 
 def _report_stop(stop: StopCondition, counts: OutcomeCounts, summary: PlanSummary, servers: Mapping[str, Any]) -> None:
-    """Add the reason of an early stop to the counts, and log it."""
-    if stop.reason is not None:
+    """Add the reason of an early stop to the counts, and log it, unless the budget was spent by the last rollouts."""
+    is_complete = counts.scored + counts.limits.total() >= summary.to_run
+    if stop.reason is not None and not (is_complete and stop.refusal is None):
         counts.stop(stop.reason, summary.to_run)
         log = logger.info if stop.refusal else logger.warning  # `counts.problem` reports a refusal as an error
         log("stopped early: %s; use --resume to run the rest", stop.reason)

@@ -12,6 +12,7 @@ import importlib.util
 import sys
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -192,3 +193,8 @@ def check_flags(leaf: argparse.ArgumentParser, words: Sequence[str]) -> None:
     if flags:
         hint = "".join(output.did_you_mean(flag.split("=")[0], leaf._option_string_actions) for flag in flags)
         leaf.error(f"unrecognized arguments: {' '.join(flags)}.{hint}")
+    files = [word for word in words if word.endswith((".jsonl", ".yaml")) and Path(word).is_file()]
+    if files:
+        names = [flag for flag in ("--rollouts", "--input", "--config") if flag in leaf._option_string_actions]
+        hint = f" Did you mean `{names[0]} {files[0]}`?" if names else ""
+        leaf.error(f"unrecognized arguments: {' '.join(files)}.{hint}")

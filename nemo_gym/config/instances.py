@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from nemo_gym.config.omegaconf_adapter import RESOLVE_ERRORS, as_plain_value, resolve_leaves, unresolved_items
+from nemo_gym.errors import NoServerInstancesError
 from nemo_gym.keys import SERVER_TYPES
 
 PLACEHOLDER_MODEL = "dummy_model"
@@ -73,3 +75,13 @@ def is_placeholder(block: Any) -> bool:
 def is_server_block(block: Any) -> bool:
     """Return whether a top-level block has the key of a server type, with or without an implementation."""
     return isinstance(block, Mapping) and any(server_type in block for server_type in SERVER_TYPES)
+
+
+def check_server_types(config: Mapping[Any, Any]) -> None:
+    """Raise NoServerInstancesError if a block looks like a server whose type is misspelt."""
+    for name, block in config.items():
+        for key in block if isinstance(block, Mapping) else ():
+            similar = get_close_matches(str(key), SERVER_TYPES, n=1, cutoff=0.8)
+            if similar and key not in SERVER_TYPES:
+                problem = f"'{name}.{key}' is no server type, so it defines no server"
+                raise NoServerInstancesError(problem, fix=f"write {similar[0]} in place of {key}")

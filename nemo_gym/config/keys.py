@@ -235,7 +235,7 @@ _COMMAND_KEYS = """
     commit_message component_name create_pr data_source dataset_name delete_from_gitlab delete_venvs_after_each_test
     developer disable_aggregation domain fail_fast fail_on_total_and_test_mismatch failed fan_out force force_resume
     format hf_collection_name hf_collection_slug hf_dataset_prefix hf_organization higher_is_better ids input_glob
-    input_jsonl_fpath json json_format judge_failed_only licensing lifecycle limit loss_on manifest_path
+    input_jsonl_fpath json json_format judge_failed_only licensing lifecycle limit limit_per_agent loss_on manifest_path
     materialized_inputs_jsonl_fpath max_errors max_failures max_rollout_attempts max_steps_per_rollout
     max_tokens_per_rollout max_total_cost max_total_tokens merge_shards min_gap min_reward modality mode
     model_call_timeout_seconds num_prepare_benchmark_processes num_processes num_repeats num_repeats_add_seed

@@ -95,6 +95,10 @@ def _precheck(token: str) -> ConfigProblem | None:
     depths = accumulate((character in "[{") - (character in "]}") for character in token)
     if max(depths, default=0) > MAX_DEPTH:
         return ConfigProblem(f"nested more than {MAX_DEPTH} levels deep", where=where, fix=fix)
+    key, equals, value = token.partition("=")
+    if equals and value.strip("'\"") == MASK and mask_word(f"{key}=x") != f"{key}=x":
+        problem = f"{MASK} stands for a secret that is not printed"
+        return ConfigProblem(problem, where=where, fix="give the key, or keep it in env.yaml and leave this out")
     if token.startswith("-"):
         return ConfigProblem("is not an override", where=where, fix="overrides look like +key=value")
     return None

@@ -27,6 +27,8 @@ CALL_SECONDS = 5.0
 """Timeout of one probe."""
 NOTICE_SECONDS = 3.0
 """Waiting time after which the user is notified."""
+REPEATED_NOTICE_SECONDS = 30.0
+"""Interval of further notices."""
 
 LimitDescriptors = dict[str, list[tuple[int, int]]]
 """Name of a limited instance -> (counter, ledger) descriptors of the semaphore of each of its endpoints."""
@@ -88,15 +90,15 @@ async def _wait_for(
 ) -> str | None:
     """Return None as soon as the endpoint answers; its problem after `seconds`, or at once if the problem is final."""
     loop = asyncio.get_running_loop()
-    start, is_notified = loop.time(), False
+    start, next_notice = loop.time(), NOTICE_SECONDS
     while True:
         problem, is_final = await _probe(session, endpoint)
         waited = loop.time() - start
         if problem is None or is_final or waited + PAUSE_SECONDS > seconds:
             return problem
-        if waited >= NOTICE_SECONDS and not is_notified:
-            is_notified = True
-            notify(mask_text(f"waiting up to {seconds:g} s for the model at {endpoint.url} ({problem})"))
+        if waited >= next_notice:
+            next_notice = waited + REPEATED_NOTICE_SECONDS
+            notify(mask_text(f"waiting up to {seconds - waited:.0f} s for the model at {endpoint.url} ({problem})"))
         await asyncio.sleep(PAUSE_SECONDS)
 
 

@@ -184,14 +184,17 @@ def _pass_chance(values: Sequence[float], k: int) -> float:
 
 
 def _majority_score(task: Sequence[Rollout], scores: Sequence[Scores], answer_key: str, name: str) -> float:
-    """Return the score `name` of the most frequent answer, averaged over ties; 0 if no rollout has an answer."""
+    """Return the score `name` of the most frequent answer, averaged over ties.
+
+    If no rollout has an answer, all scores are 0, except `no_answer`, which is 1.
+    """
     votes = Counter(
         (answer if isinstance(answer, str | int | float | bool) else repr(answer), score[name])
         for rollout, score in zip(task, scores, strict=True)
         if (answer := rollout.get(answer_key)) is not None and name in score
     )
     if not votes:
-        return 0.0
+        return float(name == NO_ANSWER)
     max_count = max(votes.values())
     return mean([score for (_, score), count in votes.items() if count == max_count])
 

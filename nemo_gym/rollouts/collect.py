@@ -271,11 +271,7 @@ async def collect(
 
     async def worker() -> None:
         try:
-            while workers.stop.reason is None and (job := next(queue, None)) is not None:
-                lost_server = workers.rules.lost_server(job.agent)
-                if lost_server is not None:
-                    workers.stop.lost_servers.add(lost_server)
-                    continue
+            while (job := await workers.take(queue)) is not None:
                 await workers.run(job)
         except asyncio.CancelledError:
             if not is_cancelled():  # `in_flight` rejected the job: no more rollouts are admitted, the others finish
@@ -315,15 +311,45 @@ class _WorkerContext:
     def refusals(self) -> RefusalBreaker:
         return RefusalBreaker(self.stop, self.rules.in_flight, self._finish, self._report, self._send_again)
 
+    async def take(self, jobs: Iterator[Job]) -> Job | None:
+        """Return the next job when the budget of the run admits it; None without one, or if the run ends early."""
+        while self.stop.reason is None:
+            if self.stop.gate is not None:
+                await self.stop.gate.enter()
+            job = next(jobs, None) if self.stop.reason is None else None
+            lost_server = self.rules.lost_server(job.agent) if job is not None else None
+            if job is not None and lost_server is None:
+                return job
+            self._leave_gate()
+            if lost_server is None:
+                return None
+            self.stop.lost_servers.add(lost_server)
+        return None
+
+    def _leave_gate(self) -> None:
+        if self.stop.gate is not None:
+            self.stop.gate.leave()
+
     async def run(self, job: Job) -> None:
         """Send a job, retry it as the policy allows, and report its final outcome."""
+        try:
+            group = await self._run_attempts(job)
+        finally:
+            self._leave_gate()
+        if group is not None:
+            await self.refusals.wait(group)
+        if self.stop.is_immediate:
+            raise _StopNow
+
+    async def _run_attempts(self, job: Job) -> RefusalGroup | None:
+        """Send a job until it has a final outcome, and report that; return the group of a refusal that is held back."""
         sent_at = time.monotonic()
         outcome = await self.attempt_job(job, on_cancel=self.observers)
         attempts = 1
         while True:
             pause = self._pause_after(outcome, attempts)
             if (group := self._hold_refusal(outcome, sent_at, is_final=pause is None)) is not None:
-                break
+                return group
             self.store(outcome)
             self.stop.add_attempt(outcome)
             try:
@@ -332,17 +358,13 @@ class _WorkerContext:
                 if pause is None or self.stop.reason is not None:  # the run may have stopped during the pause
                     self._report(outcome)
                     self.stop.add_outcome(outcome)
-                    break
+                    return None
                 sent_at = time.monotonic()
                 outcome = await self.attempt_job(job.with_attempt(job.key.attempt + attempts))
             except asyncio.CancelledError:
                 self._report(outcome)  # the previous attempt is stored, so its outcome is the final one
                 raise
             attempts += 1
-        if group is not None:
-            await self.refusals.wait(group)
-        if self.stop.is_immediate:
-            raise _StopNow
 
     def _hold_refusal(self, outcome: Outcome, sent_at: float, *, is_final: bool) -> RefusalGroup | None:
         """Record an answer, or hold back a refusal and return its group."""

@@ -7,6 +7,7 @@ import ast
 import operator
 import random
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 from nemo_gym.catalog.rows import parse_row
 from nemo_gym.errors import ConfigError
-from nemo_gym.keys import TASK_INDEX_KEY_NAME
+from nemo_gym.keys import AGENT_REF_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.rollouts.plan import Line, line_digest, read_lines
 from nemo_gym.wire.stored_rollout import Row
 
@@ -59,6 +60,8 @@ class RowSelection:
 
     limit: int | str | None = None
     """Number of rows, or `10-20` for the tenth to the twentieth; None and 0: all rows."""
+    is_limit_per_agent: bool = False
+    """Apply the limit to the rows of each agent, so that each of several environments is evaluated."""
     where: str | None = None
     """A comparison of fields, such as `topic == "algebra" and level > 3`."""
     ids: tuple[str, ...] = ()
@@ -71,13 +74,20 @@ class RowSelection:
     @property
     def is_plain(self) -> bool:
         """True if the first rows of the file are used in their order."""
-        is_first = self.limit is None or isinstance(self.limit, int)
+        is_first = not self.limit or (isinstance(self.limit, int) and not self.is_limit_per_agent)
         return is_first and not self.where and not self.ids and self.tasks is None and self.shuffle_seed is None
 
     def identity(self) -> dict[str, Any]:
         """Return the selection, except its limit, for the identity of a run."""
         tasks = None if self.tasks is None else list(self.tasks)
-        return {"where": self.where, "ids": list(self.ids), "tasks": tasks, "shuffle_seed": self.shuffle_seed}
+        per_agent = {"limit_per_agent": True} if self.limit and self.is_limit_per_agent else {}
+        return {
+            "where": self.where,
+            "ids": list(self.ids),
+            "tasks": tasks,
+            "shuffle_seed": self.shuffle_seed,
+            **per_agent,
+        }
 
     def lines(self, path: Path) -> Iterator[Line]:
         """Yield the selected lines of a file with their line numbers and, if it is needed, task numbers.
@@ -107,12 +117,25 @@ class RowSelection:
             offsets = list(_with_offsets(matching, path))
             random.Random(self.shuffle_seed).shuffle(offsets)
             matching = _read_at(path, offsets)
-        first, last = parse_limit(str(self.limit)) if self.limit else (1, None)
-        for number, line in enumerate(matching, start=1):
-            if last is not None and number > last:
-                return
-            if number >= first:
+        if not self.limit:
+            yield from matching
+            return
+        first, last = parse_limit(str(self.limit))
+        counts = Counter[str]()
+        for line in matching:
+            agent = self._agent_of(line, path)
+            counts[agent] += 1
+            if first <= counts[agent] <= last:
                 yield line
+            elif counts[agent] > last and not self.is_limit_per_agent:
+                return
+
+    def _agent_of(self, line: Line, path: Path) -> str:
+        """Return the agent by which a line is counted; empty if all lines are counted together."""
+        if not self.is_limit_per_agent:
+            return ""
+        reference = parse_row(line[1], f"{path}:{line[0]}").get(AGENT_REF_KEY_NAME)
+        return str(reference.get("name")) if isinstance(reference, Mapping) else ""
 
     def _matching_lines(self, path: Path) -> Iterator[Line]:
         """Yield the lines that fulfil the conditions, in the order of the file, with their task numbers."""

@@ -155,6 +155,11 @@ def latest_run(results: Path, labels: RunLabels) -> RunFiles | None:
     return None
 
 
+def short_name(run: RunFiles) -> str:
+    """Return the name of a run in lists: its folder; for a run with `--output`, its file without the ending."""
+    return run.output.parent.name if run.output.name == OUTPUT_NAME else run.output.stem
+
+
 def find_stored_run(results: Path, name: str) -> RunFiles:
     """Return the run that `name` identifies: `latest`, a path, the name of its folder, or the name given to it.
 
@@ -210,6 +215,10 @@ def delete_run(run: RunFiles) -> None:
         for folder in (output.with_suffix(""), output.parent):
             if folder.is_dir():
                 folder.rmdir()
-    link = output.parent.parent / LATEST
+    results = output.parent.parent
+    link = results / LATEST
     if link.is_symlink() and not link.exists():
         link.unlink()
+        left = [run for run in stored_runs(results) if run.output.parent.parent == results]
+        if left:
+            link_latest(left[0].output)

@@ -1,13 +1,62 @@
 """The early stop of a run: too many failures, spent tokens or money, an endpoint that refuses it, a lost server."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from nemo_gym.metrics.prices import PriceTable
-from nemo_gym.rollouts.outcome import AnsweredJob, FailedRollout, Failure, Job, Outcome
+from nemo_gym.rollouts.outcome import AnsweredJob, FailedRollout, Failure, Job, Outcome, ScoredRollout
 from nemo_gym.rollouts.refusals import refusal_reason
+from nemo_gym.transport.event_loop import SlotQueue
 from nemo_gym.wire.stored_rollout import StoredRollout
+
+FIRST_ROLLOUTS = 4
+"""Rollouts in flight at least, until one has ended and shown what a rollout costs."""
+ASSUMED_TOKENS = 100_000
+ASSUMED_COST = 0.25
+"""Tokens and dollars of a rollout until one has ended."""
+
+
+class BudgetGate:
+    """Admits rollouts of a run with a budget, so that those in flight do not spend more than is left.
+
+    As many are in flight as the rest of the budget pays for, each at the price of the dearest attempt so far; but at
+    least one.
+    """
+
+    def __init__(self, max_tokens: int | None, max_cost: float | None) -> None:
+        tokens = math.inf if max_tokens is None else max_tokens / ASSUMED_TOKENS
+        cost = math.inf if max_cost is None else max_cost / ASSUMED_COST
+        self._max_in_flight = max(float(FIRST_ROLLOUTS), min(tokens, cost))
+        self._dearest_tokens, self._dearest_cost = 0, 0.0
+        self._in_flight = 0
+        self._queue = SlotQueue()
+
+    async def enter(self) -> None:
+        """Wait until another rollout may be sent."""
+        if self._in_flight < self._max_in_flight and not self._queue:
+            self._in_flight += 1
+        else:
+            await self._queue.wait(self.leave)
+
+    def leave(self) -> None:
+        """End a rollout that `enter` admitted."""
+        self._in_flight -= 1
+        self._admit_waiting()
+
+    def record(self, tokens: int, cost: float, *, tokens_left: float, cost_left: float) -> None:
+        """Record what an attempt cost and what is left of the budget."""
+        self._dearest_tokens = max(self._dearest_tokens, tokens)
+        self._dearest_cost = max(self._dearest_cost, cost)
+        by_tokens = tokens_left // self._dearest_tokens if self._dearest_tokens else math.inf
+        by_cost = cost_left // self._dearest_cost if self._dearest_cost else math.inf
+        self._max_in_flight = max(1.0, min(by_tokens, by_cost))
+        self._admit_waiting()
+
+    def _admit_waiting(self) -> None:
+        while self._queue and self._in_flight < self._max_in_flight and self._queue.grant():
+            self._in_flight += 1
 
 
 @dataclass(kw_only=True)
@@ -32,17 +81,28 @@ class StopCondition:
     """Reason why no further rollouts are started; None while they are."""
     is_immediate: bool = field(default=False, init=False)
     """True if the rollouts in flight are cancelled as well."""
+    gate: BudgetGate | None = field(default=None, init=False)
+    """Admits the rollouts of a run with a maximum of tokens or cost; None without one."""
 
     def __post_init__(self) -> None:
+        if self.max_tokens is not None or self.max_cost is not None:
+            self.gate = BudgetGate(self.max_tokens, self.max_cost)
         self._check_tokens()
 
     def add_attempt(self, outcome: Outcome) -> None:
         """Add the tokens and the cost of an attempt, scored or not, to those used; without a maximum, do nothing."""
+        if self.gate is None:
+            return
+        tokens, cost_before = StoredRollout(outcome.record).total_tokens, self.cost
         if self.max_tokens is not None:
-            self.tokens += StoredRollout(outcome.record).total_tokens
+            self.tokens += tokens
             self._check_tokens()
         if self.max_cost is not None:
             self.add_costs([outcome.record])
+        if tokens or isinstance(outcome, ScoredRollout):  # others say nothing about the price of a rollout
+            tokens_left = math.inf if self.max_tokens is None else self.max_tokens - self.tokens
+            cost_left = math.inf if self.max_cost is None else self.max_cost - self.cost
+            self.gate.record(tokens, self.cost - cost_before, tokens_left=tokens_left, cost_left=cost_left)
 
     def add_costs(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Add the cost of attempts; without a price for a model, the maximum cost cannot be kept, and the run stops."""

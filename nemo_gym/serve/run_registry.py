@@ -197,6 +197,8 @@ def only_run() -> RunEntry | None:
 def choose_run(selector: str | None = None) -> RunEntry:
     """Return the run that `selector` names (a process id, a head port or `host:port`), or the only run.
 
+    Without a selector, of several runs the only one that was started in this working directory is chosen.
+
     `host:port` (also as a URL) may be a head server that is not registered, such as one on another machine; its address
     is not checked.
 
@@ -206,8 +208,10 @@ def choose_run(selector: str | None = None) -> RunEntry:
     """
     runs = live_runs()
     if selector is None:
-        if len(runs) == 1:
-            return runs[0]
+        started_here = [entry for entry in runs if entry.folder == str(Path.cwd())]
+        for candidates in (runs, started_here):
+            if len(candidates) == 1:
+                return candidates[0]
         if runs:
             raise RunNotChosen(
                 f"{len(runs)} runs are running:\n{_list_runs(runs)}", fix=f"name one, such as {runs[0].address}"

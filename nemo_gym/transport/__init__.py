@@ -16,6 +16,7 @@ Other modules:
 - `call_timing`: pending calls of each rollout, and the time it spent in each phase
 - `reply_log`: the model replies of a rollout, for cancelled rollouts
 - `client_response`: reading responses; `response_errors`: errors that name the server
+- `rejection_notice`: report endpoints that keep rejecting calls
 - `error_causes`: the cause in an error text that several servers wrapped
 - `asgi`: ASGI to `Call` and `Reply` and back
 - `large_bodies`: limits on the size of bodies, memory for large answers, decompression

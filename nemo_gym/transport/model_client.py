@@ -43,6 +43,7 @@ from nemo_gym.transport.large_bodies import (
     decompress_layers,
     limits,
 )
+from nemo_gym.transport.rejection_notice import RejectionNotice
 from nemo_gym.transport.response_errors import is_quota_used_up
 from nemo_gym.transport.retries import MODEL_CALL, OVERLOAD_STATUSES, describe_error, next_pause, parse_retry_after
 from nemo_gym.transport.shared_semaphore import SharedSemaphore, claim_semaphore
@@ -380,6 +381,10 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
         return AdaptiveLimit(self.max_concurrent_requests, shared=shared)
 
     @cached_property
+    def _rejection_notice(self) -> RejectionNotice:
+        return RejectionNotice()
+
+    @cached_property
     def _headers(self) -> dict[str, str]:
         return {**self._key_headers(self.key_header), **self.default_headers}
 
@@ -410,6 +415,7 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
                 pause = _pause_after_rejection(rejections, first_rejection_at, retry_after)
                 if pause is None:
                     raise
+                self._rejection_notice.record(self.name, rejection, time.monotonic() - first_rejection_at + pause)
             except GymError as failure:
                 raise self._attribute(failure) from failure.__cause__
             finally:

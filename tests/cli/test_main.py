@@ -232,7 +232,7 @@ def test_all_explanations_are_listed_by_a_whole_sentence(capsys: pytest.CaptureF
 
     summaries = json.loads(capsys.readouterr().out)
     assert summaries.keys() == load_explanations().keys()
-    assert not [text for text in summaries.values() if text[-1] not in ".:`"]
+    assert not [text for text in summaries.values() if text[-1] not in ".`"]
 
 
 def test_an_explanation_of_something_unknown_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

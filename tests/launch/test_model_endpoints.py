@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.launch import model_endpoints as readiness
 from nemo_gym.launch.model_endpoints import Endpoint, model_endpoints, wait_for_endpoints
 from nemo_gym.launch.ports import listen
 
@@ -81,3 +82,20 @@ async def test_an_invalid_url_is_reported_at_once() -> None:
     """Waiting ten minutes does not make it valid."""
     with pytest.raises(ConfigError, match="not a URL"):
         await wait_for_endpoints(config_for("http://:::/v1"), notify=lambda _: None)
+
+
+async def test_a_long_wait_is_reported_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten minutes with one line look like a hang."""
+    notices: list[str] = []
+    for name in ("NOTICE_SECONDS", "REPEATED_NOTICE_SECONDS", "PAUSE_SECONDS"):
+        monkeypatch.setattr(readiness, name, 0.01)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        config = config_for(
+            f"http://127.0.0.1:{taken.getsockname()[1]}/v1", model_endpoint_readiness_timeout_seconds=0.5
+        )
+        with pytest.raises(ConfigError):
+            await wait_for_endpoints(config, notify=notices.append)
+
+    assert len(notices) >= 2
+    assert "nothing listens there" in notices[-1]

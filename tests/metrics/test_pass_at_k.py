@@ -206,3 +206,13 @@ def test_the_headline_is_the_metric_at_the_highest_k():
     assert highest_k_metrics({}, "majority@{k}") == {}
     with pytest.raises(ValueError, match=r"has no '\{k\}'"):
         highest_k_metrics(metrics, "pass@k")
+
+
+def test_a_majority_without_votes_has_no_answer():
+    """A report with `pass@1/no_answer 100` beside `majority@1/no_answer 0` contradicts itself."""
+    tasks = [task(0.0, 0.0, answer=None), task(1.0, 1.0, answer="4")]
+
+    metrics = compute_pass_majority_metrics(tasks, answer_key="answer")[0]
+
+    assert metrics["pass@1/no_answer"] == metrics["majority@2/no_answer"] == 50.0
+    assert metrics["majority@2/accuracy"] == 50.0

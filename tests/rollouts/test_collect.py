@@ -241,6 +241,58 @@ async def test_spent_tokens_end_the_collection_when_those_in_flight_are_done():
     assert stopping.tokens == 10 * len(outcomes)
 
 
+async def test_rollouts_in_flight_do_not_spend_many_times_the_budget():
+    """With a thousand rollouts in flight from the start, a budget of five dollars would cost fifty."""
+    in_flight, most, outcomes = 0, 0, []
+
+    async def send(job):
+        nonlocal in_flight, most
+        in_flight += 1
+        most = max(most, in_flight)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        in_flight -= 1
+        return {"reward": 1.0, **SAID}
+
+    stopping = StopCondition(max_tokens=200)
+    await collect(jobs_of(1000), send, [outcomes.append], concurrency=1000, stop=stopping)
+
+    assert stopping.tokens == 200
+    assert len(outcomes) == 20
+    assert 4 < most <= 17, "after the first four the rest of the budget pays for sixteen more"
+
+
+async def test_a_budget_does_not_hold_back_rollouts_without_a_price():
+    """An endpoint that reports no usage, or a model that costs nothing, must not make a run slow."""
+    in_flight, most = 0, 0
+
+    async def send(job):
+        nonlocal in_flight, most
+        in_flight += 1
+        most = max(most, in_flight)
+        await asyncio.sleep(0)
+        in_flight -= 1
+        return {"reward": 1.0, "response": {"output": [{"type": "message", "role": "assistant", "content": []}]}}
+
+    await collect(jobs_of(100), send, [], concurrency=50, stop=StopCondition(max_tokens=200))
+
+    assert most == 50
+
+
+async def test_a_run_with_a_budget_ends_when_rollouts_fail_before_they_cost_anything():
+    """A dead model server must not leave rollouts waiting for a budget."""
+    outcomes = []
+
+    async def send(job):
+        raise ServerUnreachable("refused", where="m")
+
+    await asyncio.wait_for(
+        collect(jobs_of(50), send, [outcomes.append], concurrency=20, stop=StopCondition(max_tokens=200)), 30
+    )
+
+    assert len(outcomes) == 50
+
+
 async def test_a_failure_is_not_tried_again_when_the_tokens_are_spent():
     """A retry would exceed the token budget."""
     attempts = []
@@ -264,14 +316,14 @@ async def test_a_failure_whose_pause_outlasts_the_tokens_is_not_tried_again():
         if job.key.task == 0:
             return {"_ng_failure_class": "judge_failed", **SAID}
         await has_failed.wait()
-        return {"reward": 1.0, **SAID}
+        return {"reward": 1.0, "response": {"usage": {"total_tokens": 20}}}
 
     def store(outcome):
         if outcome.job.key.task == 0:
             has_failed.set()
 
     pauses = RolloutRetryPolicy(max_attempts=3, pause_seconds=0.2)
-    stop = StopCondition(max_tokens=20)
+    stop = StopCondition(max_tokens=30)
     await collect(jobs_of(2), send, [outcomes.append], store=store, concurrency=2, retries=pauses, stop=stop)
 
     assert sorted(attempts) == [0, 1]

@@ -123,3 +123,17 @@ def test_a_field_that_a_row_lacks_fulfils_no_comparison_except_with_none() -> No
     assert [parse_condition("level != 3")(row) for row in rows] == [False, True, False, False]
     assert [parse_condition("level not in [3]")(row) for row in rows] == [False, True, False, False]
     assert [parse_condition("level == None")(row) for row in rows] == [False, False, True, True]
+
+
+def test_the_limit_can_apply_to_each_agent(tmp_path: Path) -> None:
+    """`--environment a --environment b --limit 2` must evaluate both, not two rows of the first."""
+    path = tmp_path / "rows.jsonl"
+    lines = [{"id": f"r{n}", "agent_ref": {"name": "ab"[n > 3]}} for n in range(8)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in lines))
+
+    assert select(path, limit=2) == [0, 1]
+    assert select(path, limit=2, is_limit_per_agent=True) == [0, 1, 4, 5]
+    assert select(path, limit="2-3", is_limit_per_agent=True) == [1, 2, 5, 6]
+    assert len(select(path, limit=1, is_limit_per_agent=True, shuffle_seed=3)) == 2
+    assert RowSelection(is_limit_per_agent=True).is_plain
+    assert RowSelection(limit=2).identity() != RowSelection(limit=2, is_limit_per_agent=True).identity()

@@ -19,6 +19,7 @@ from nemo_gym.rollouts.run_folders import (
     find_stored_run,
     latest_run,
     link_latest,
+    short_name,
     stored_runs,
 )
 
@@ -106,3 +107,24 @@ def test_a_folder_of_a_run_that_did_not_begin_is_removed(tmp_path: Path) -> None
         discard_if_unused(output)
 
     assert [output.parent.exists() for output in (unused, used, of_driver)] == [False, True, True]
+
+
+def test_the_link_to_the_latest_run_follows_when_that_is_deleted(tmp_path: Path) -> None:
+    """`gym view results/latest` must work as long as there is a run."""
+    first, second = make_run(tmp_path, "2026-01-01"), make_run(tmp_path, "2026-01-02")
+
+    delete_run(RunFiles(second))
+    assert find_stored_run(tmp_path, "latest").output == first
+    delete_run(RunFiles(first))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_with_its_own_output_is_listed_by_the_name_of_its_file(tmp_path: Path) -> None:
+    """A list of twenty runs called `results` is of no use."""
+    output = tmp_path / "small.jsonl"
+    output.write_text('{"reward": 1.0}\n')
+    RunFiles(output).identity.write_text('{"started_at": "2026-01-01"}')
+
+    assert short_name(RunFiles(output)) == "small"
+    assert find_stored_run(tmp_path, "small").output == output
+    assert short_name(RunFiles(make_run(tmp_path, "2026-01-02"))) == "20261118-145312-math-org_small_v1"

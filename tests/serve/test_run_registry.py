@@ -205,3 +205,20 @@ def test_only_entries_are_deleted(tmp_path: Path):
     assert live_runs() == []
     assert {path.name for path in folder.iterdir()} == {*names, "2-2.json", "3-3.json", "4-4.json", "5-5.json"}
     assert (tmp_path / "notes").read_text() == "keep"
+
+
+def test_of_several_runs_the_one_of_this_folder_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer beside a colleague's run must find its own servers without a flag."""
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    for folder in (mine, other):
+        folder.mkdir()
+    with ExitStack() as runs:
+        monkeypatch.chdir(other)
+        runs.enter_context(registering({**CONFIG, "head_server": {"host": "127.0.0.1", "port": 12345}}))
+        monkeypatch.chdir(mine)
+        runs.enter_context(registering(CONFIG))
+
+        assert choose_run().port == 11000
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(RunNotChosen, match="2 runs are running"):
+            choose_run()

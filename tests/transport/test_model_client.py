@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from nemo_gym.errors import DeadlineExceeded, ModelFailed, ServerUnreachable
-from nemo_gym.transport import deadlines, model_client
+from nemo_gym.transport import deadlines, model_client, rejection_notice
 from nemo_gym.transport.model_client import (
     MAX_PAUSE_SECONDS,
     RATE_LIMIT_ERROR_CODES,
@@ -525,3 +525,30 @@ async def test_a_redirect_that_leads_nowhere_is_the_same_error(scripted_server, 
     assert caught.value.status == 302
     assert caught.value.response_content.startswith(b"it redirects ")
     assert len(script.requests) == (11 if headers else 1)
+
+
+@pytest.mark.asyncio
+async def test_a_rate_limit_without_an_end_is_named(scripted_server, say, caplog, monkeypatch):
+    """Minutes of "waits for policy_model" without the reason look like a hang; single rejections are ordinary."""
+    monkeypatch.setattr(rejection_notice, "FIRST_NOTICE_SECONDS", 0.0)
+    body = json.dumps({"error": {"message": "Rate limit reached", "type": "rate_limit"}}).encode()
+    async with scripted_server(*[say(429, body)] * 3, say(200, b'{"ok":1}')) as server:
+        assert await paced_client(server.url).create_response(input="x") == {"ok": 1}
+
+    named = [record.getMessage() for record in caplog.records if "limits the rate of requests" in record.getMessage()]
+    assert len(named) == 1
+    assert "(429: Rate limit reached" in named[0] and "--concurrency" in named[0]
+
+
+def test_a_short_wait_is_not_reported_and_a_long_one_once_a_minute(caplog):
+    """Thousands of calls share an endpoint; their rejections must not flood the log."""
+    now = [0.0]
+    notice = rejection_notice.RejectionNotice(clock=lambda: now[0])
+    rejection = aiohttp.ClientResponseError(None, (), status=503, message="busy")
+    for seconds, waited in ((1, 2.0), (2, 6.0), (3, 7.0), (70, 70.0)):
+        now[0] = seconds
+        notice.record("m", rejection, waited)
+
+    assert [record.getMessage().split(";")[0] for record in caplog.records] == [
+        "m: the endpoint is overloaded (503: busy)"
+    ] * 2

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from nemo_gym import component_search_roots
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
-from nemo_gym.errors import NoServerInstancesError
+from nemo_gym.errors import GymError, NoServerInstancesError
 
 if TYPE_CHECKING:
     from nemo_gym.config.schema_servers import ServerInstanceConfig
@@ -42,18 +42,20 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_config(args: argparse.Namespace) -> int:
     """Check the configuration of the flags and print the result; return the exit status."""
-    from nemo_gym.config.instances import is_placeholder
+    from nemo_gym.config.instances import check_server_types, is_placeholder
     from nemo_gym.launch.server_block_check import check_server_blocks
 
     resolved = options.resolve_config(args, needs_model=False)
     valid = [instance.name for instance in resolved.instances.valid]
     names = [name for name in valid if not is_placeholder(resolved.config[name])]
     if not names:
+        check_server_types(resolved.config)
         _report_no_server(resolved.config.get("config_paths"), args.prog)
     unchecked: list[str] = []
     imports_all = getattr(args, "import")  # `args.import` is not valid Python
     warnings = check_server_blocks(resolved, component_search_roots(), unchecked=None if imports_all else unchecked)
     warnings += _datasets_without_origin(resolved.instances.valid)
+    warnings += _unset_model_keys(args)
     for warning in warnings:
         output.warn(warning)
     if unchecked:
@@ -65,6 +67,17 @@ def _check_config(args: argparse.Namespace) -> int:
         count = "1 server instance" if len(names) == 1 else f"{len(names)} server instances"
         output.write(f"✓ Config is valid. {count}: {', '.join(names)}")
     return 0
+
+
+def _unset_model_keys(args: argparse.Namespace) -> list[str]:
+    """Return a warning if the model of --model-type cannot be called yet, because its address or key is not set."""
+    if not options.given_values(args, "model_type"):
+        return []
+    try:
+        options.resolve_config(args)
+    except GymError as error:
+        return [f"{error.problem}: `gym eval run` needs them"]
+    return []
 
 
 def _datasets_without_origin(instances: "Sequence[ServerInstanceConfig]") -> list[str]:

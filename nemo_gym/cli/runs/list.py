@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 def summarize_run(stored: RunFiles) -> dict[str, Any]:
     """Return the labels, the start, the outcome counts and the mean reward of each agent of a stored run."""
     from nemo_gym.cli.shared.report import agent_reward, read_entries
-    from nemo_gym.rollouts.run_folders import RunLabels, run_content
+    from nemo_gym.rollouts.run_folders import RunLabels, run_content, short_name
 
     content, labels = run_content(stored), RunLabels.read(stored.output)
     rewards: dict[str, Any] = {}
@@ -50,7 +50,7 @@ def summarize_run(stored: RunFiles) -> dict[str, Any]:
         scored += entry.get("attrition", {}).get("scored", 0)
         rewards[entry["agent_ref"]["name"]] = agent_reward(entry)
     return {
-        "run": stored.output.parent.name,
+        "run": short_name(stored),
         **labels.names(),
         "started_at": content.get("started_at", ""),
         "planned": content.get("planned", {}).get("count"),

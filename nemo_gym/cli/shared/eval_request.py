@@ -19,7 +19,7 @@ from nemo_gym.catalog.row_problems import RowProblems
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal.output import ThrottledNotice
 from nemo_gym.config.dataset_agents import DATASET_OWNERS
-from nemo_gym.config.instances import instances_of, server_instances
+from nemo_gym.config.instances import check_server_types, instances_of, server_instances
 from nemo_gym.config.keys import value_of
 from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config.search_roots import _augment_sys_path
@@ -38,7 +38,7 @@ from nemo_gym.data.sources import (
 )
 from nemo_gym.errors import ConfigError, NoServerInstancesError
 from nemo_gym.global_config import GlobalConfigDictParser
-from nemo_gym.keys import AGENTS, MODELS, SERVER_TYPES
+from nemo_gym.keys import AGENTS, MODELS
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
 from nemo_gym.rollouts.run_files import RunFiles
 from nemo_gym.rollouts.run_folders import RunLabels, check_name, create_run_folder, discard_if_unused, latest_run
@@ -108,12 +108,7 @@ def check_has_agent(served: Mapping[str, Any]) -> None:
     """Raise NoServerInstancesError if there is no agent to run rows; a misspelt server type is the likely reason."""
     if any(instance.server_type == AGENTS for instance in server_instances(served).values()):
         return
-    for name, block in served.items():
-        for key in block if isinstance(block, Mapping) else ():
-            similar = get_close_matches(str(key), SERVER_TYPES, n=1, cutoff=0.8)
-            if similar and key not in SERVER_TYPES:
-                problem = f"'{name}.{key}' is no server type, so it defines no server"
-                raise NoServerInstancesError(problem, fix=f"write {similar[0]} in place of {key}")
+    check_server_types(served)
     fix = "choose an environment with --environment NAME; `gym list environments` shows all"
     raise NoServerInstancesError("the configuration defines no agent", fix=fix)
 
@@ -203,7 +198,8 @@ def collection_config(
     if not collection.input_jsonl_fpath:
         split, is_prompted = args.split or config.get("split"), collection.prompt_config is not None
         rows = gather_rows(served, split, target, prompted=is_prompted, prepare=prepare_command(args))
-        collection = collection.model_copy(update={"input_jsonl_fpath": str(rows)})
+        per_agent = count_agents_with_rows(served, split) > 1
+        collection = collection.model_copy(update={"input_jsonl_fpath": str(rows), "limit_per_agent": per_agent})
     files = {"--input": collection.input_jsonl_fpath, "--prompt-config": collection.prompt_config}
     paths = {flag: _resolve_under_cwd_or_install(name) for flag, name in files.items() if name is not None}
     missing = [
@@ -302,6 +298,14 @@ def gather_rows(
     with whole_file(path) as rows:
         rows.writelines(stamp_rows(sources) if prompted else _checked_rows(sources))
     return path
+
+
+def count_agents_with_rows(config: DictConfig, split: str | None) -> int:
+    """Count the agents and resources servers whose datasets `gather_rows` uses."""
+    instances = GlobalConfigDictParser().filter_for_server_instance_configs(config)
+    dataset_type = choose_dataset_type(instances, split)
+    owners = [instance for instance in instances if instance.SERVER_TYPE in DATASET_OWNERS]
+    return sum(any(dataset.type == dataset_type for dataset in owner.datasets or []) for owner in owners)
 
 
 def choose_dataset_type(instances: Sequence[ServerInstanceConfig], split: str | None) -> str:

@@ -26,6 +26,7 @@ from nemo_gym.metrics.answers import TOOL_ERRORS, describe_answers
 from nemo_gym.metrics.intervals import ClusteredMean, MeanWithInterval, format_figure, format_interval
 from nemo_gym.metrics.prices import PriceTable
 from nemo_gym.rollouts.dispatch import NodeStatistics
+from nemo_gym.rollouts.outcome import FailureKind
 from nemo_gym.rollouts.plan import PlanSummary
 from nemo_gym.rollouts.run_files import (
     aggregate_metrics_path_for,
@@ -40,9 +41,26 @@ COMPLETE, INCOMPLETE, INTERRUPTED = 0, 1, 130
 """Exit statuses of a collection."""
 RESUME_FLAGS = frozenset({"--resume", "--overwrite"})
 """Flags that the command to continue does not copy: it has its own --resume."""
-TOTAL = "total"
-LIMIT_KEYS = {"steps": "max_steps_per_rollout", "tokens": "max_tokens_per_rollout", TOTAL: "max_total_tokens"}
-LIMIT_FLAGS = {"steps": "--max-steps", "tokens": "--max-rollout-tokens", TOTAL: "--max-total-tokens"}
+TOTAL, COST = "total", "cost"
+LIMIT_KEYS = {
+    "steps": "max_steps_per_rollout",
+    "tokens": "max_tokens_per_rollout",
+    TOTAL: "max_total_tokens",
+    COST: "max_total_cost",
+}
+LIMIT_FLAGS = {
+    "steps": "--max-steps",
+    "tokens": "--max-rollout-tokens",
+    TOTAL: "--max-total-tokens",
+    COST: "--max-cost",
+}
+VERIFICATION_FAILURES = (FailureKind.VERIFIER_ERROR, FailureKind.INVALID_REWARD, FailureKind.JUDGE_FAILED)
+"""Failures after which the stored answer can be scored without another call of the model."""
+CONFIGURATION_FLAGS = frozenset(
+    {"--environment", "--resources-server", "--benchmark", "--config", "--search-dir"}
+    | {"--model-type", "--model", "-m", "--model-url"}
+)
+"""Flags of `gym eval run` that `gym eval reverify` needs, too."""
 SHOWN_TOOL_ERRORS = 5
 OPEN_SECONDS = 5.0
 """Maximum wait at the end of a run for trackers that are still being opened."""
@@ -59,8 +77,8 @@ class Report:
     seconds: float
     max_attempts: int = 3
     """Maximum attempts per rollout."""
-    limits: Mapping[str, int | None] = field(default_factory=dict)
-    """The limits of the run: steps and tokens of one rollout, tokens in total."""
+    limits: Mapping[str, float | None] = field(default_factory=dict)
+    """The limits of the run: steps and tokens of one rollout, tokens and dollars in total."""
     interrupted: bool = False
     stopped: str | None = None
     """The limit that ended the run early, as text."""
@@ -123,10 +141,12 @@ class Report:
         attempts_of_failed = self.progress.failed_attempts
         is_exhausted = any(attempts >= self.max_attempts for attempts in attempts_of_failed)
         has_given_up = self.plan.given_up > self.plan.final or self.progress.reopenable or is_exhausted
+        if any(self.progress.tally.failed[kind] for kind in VERIFICATION_FAILURES):
+            commands["score again"] = reverify_command(self.words, self.target)
         if self.interrupted or self.stopped:
-            is_out_of_tokens = self.stopped is not None and LIMIT_KEYS[TOTAL] in self.stopped
+            spent = next((limit for limit in (TOTAL, COST) if LIMIT_KEYS[limit] in (self.stopped or "")), None)
             resume = resume_command(self.words)
-            commands["continue"] = self._command_with_double(TOTAL) if is_out_of_tokens else resume
+            commands["continue"] = self._command_with_double(spent) if spent else resume
         elif any(attempts < self.max_attempts for attempts in attempts_of_failed):
             commands["retry the failed"] = resume_command(self.words)
         elif has_given_up:
@@ -145,7 +165,7 @@ class Report:
     def _command_with_double(self, limit: str) -> str:
         """Return the command that resumes with twice the limit; with the same limit, rollouts would end there again."""
         flag, value = LIMIT_FLAGS[limit], self.limits.get(limit)
-        return resume_command(self.words, *((flag, str(2 * value)) if value else ()), without=flag)
+        return resume_command(self.words, *((flag, f"{2 * value:.15g}") if value else ()), without=flag)
 
 
 def run_header(request: EvalRequest, plan: PlanSummary) -> str:
@@ -162,6 +182,25 @@ def run_header(request: EvalRequest, plan: PlanSummary) -> str:
 def resume_command(words: Sequence[str], *more: str, without: str | None = None) -> str:
     """Return the command that resumes a run: masked `words` without the flag `without`, plus `more`."""
     return f"{masked_command(words, *more, without=without)} --resume"
+
+
+def reverify_command(words: Sequence[str], target: Path) -> str:
+    """Return the command that verifies the stored answers of a run again, without calling its model."""
+    kept: list[str] = []
+    previous = ""
+    for word in words:
+        name = word.partition("=")[0]
+        if previous in CONFIGURATION_FLAGS or name in CONFIGURATION_FLAGS or _is_server_override(word):
+            kept.append(mask_word(word))
+        previous = word
+    output_path = target.with_name(f"{target.stem}_reverified{target.suffix}")
+    files = ["--failed", "--rollouts", str(target), "--output", str(output_path)]
+    return f"gym eval reverify {shlex.join([*kept, *files])}"
+
+
+def _is_server_override(word: str) -> bool:
+    """Return whether a word sets a field of a server: an override such as `+quiz.resources_servers.quiz.field=1`."""
+    return word.startswith("+") and "." in word.partition("=")[0]
 
 
 def masked_command(words: Sequence[str], *more: str, without: str | None = None) -> str:

@@ -226,6 +226,17 @@ def test_several_models_give_a_table(tmp_path: Path) -> None:
     assert (refused.returncode, "--output names one file, but 2 models are given" in refused.stderr) == (2, True)
 
 
+def test_a_limit_counts_for_each_of_several_environments(tmp_path: Path) -> None:
+    """Otherwise the second environment would be missing from the report, without a word."""
+    words = ("eval", "run", "--environment", "arithmetic", "--resources-server", "quiz")
+
+    done = gym(*words, "--config", model_file(tmp_path, {"text": "A"}), "--limit", "2", "--json", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["metrics"].keys() == {"arithmetic_simple_agent", "quiz_simple_agent"}
+    assert json.loads(done.stdout)["scored"] == 4
+
+
 def test_stored_runs_are_listed_tagged_and_deleted(tmp_path: Path) -> None:
     """A run that cannot be found again is lost."""
     words = ("eval", "run", "--environment", "arithmetic", "--config", model_file(tmp_path, {"text": "It is 4."}))

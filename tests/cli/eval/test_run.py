@@ -419,10 +419,17 @@ def test_servers_that_do_not_start_are_an_infrastructure_problem(tmp_path: Path,
         ("eval run --environment arithmetic --model-type scripted_model --split train", 2, "--split"),
         ("env validate +config_paths=nope.yaml", 1, "config_paths"),
         ("env validate --config nope.yaml", 1, "nope.yaml"),
+        ("eval profile rows.jsonl", 2, "Did you mean `--rollouts rows.jsonl`?"),
+        ("eval run +policy_api_key=****", 2, "stands for a secret that is not printed"),
+        ("eval run --model-api-key ****", 2, "stands for a secret that is not printed"),
+        ("env validate --config misspelt.yaml", 1, "write resources_servers in place of resource_servers"),
+        ("env validate --environment arithmetic --model-type openai_model", 0, "policy_base_url, policy_api_key"),
     ],
 )
 def test_a_mistake_gets_one_clear_error(here: InProcess, words: str, status: int, message: str) -> None:
     """The error has location, cause and fix, and no traceback."""
+    Path("rows.jsonl").touch()
+    Path("misspelt.yaml").write_text("a: {resource_servers: {quiz: {entrypoint: app.py, domain: math}}}")
     ended, _, stderr = here(*words.split())
 
     assert ended == status, stderr

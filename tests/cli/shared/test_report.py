@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -267,3 +268,26 @@ async def test_closing_does_not_wait_for_a_tracker_that_does_not_open(monkeypatc
     trackers = Trackers(DictConfig({}))
     await asyncio.wait_for(trackers.close(), 30)
     release.set()
+
+
+def test_answers_whose_verification_failed_are_scored_again_without_the_model(tmp_path: Path) -> None:
+    """A bug in verify() must not cost the tokens of a run: `--resume` alone would generate every answer anew."""
+    target = tmp_path / "x.jsonl"
+    report = make_report(target)
+    words = ["eval", "run", "--environment", "mine", "-n", "3", "--model-type=m", "+mine.resources_servers.x.level=1"]
+    report = replace(report, words=[*words, "+policy_api_key=k", "--output", str(target)])
+    assert "score again" not in report.next_commands()
+
+    report.progress(FailedRollout(job(7), Failure("verifier_error", "verify", "ZeroDivisionError", "mine")))
+
+    assert report.next_commands()["score again"] == (
+        "gym eval reverify --environment mine --model-type=m +mine.resources_servers.x.level=1 "
+        f"--failed --rollouts {target} --output {tmp_path / 'x_reverified.jsonl'}"
+    )
+
+
+def test_the_command_after_the_maximum_cost_allows_more(tmp_path: Path) -> None:
+    """With the same maximum the resumed run would start nothing."""
+    spent = make_report(tmp_path / "x.jsonl", stopped="$0.12 are spent (max_total_cost 0.1)", limits={"cost": 0.1})
+
+    assert spent.next_commands()["continue"].endswith("--max-cost 0.2 --resume")
