@@ -22,7 +22,7 @@ from nemo_gym.rollouts.annotations import Annotation, InvalidAnnotation, append_
 from nemo_gym.rollouts.run_files import annotations_path_for
 from nemo_gym.view.columns import cell_value
 from nemo_gym.view.comparison import compare_runs, compare_several
-from nemo_gym.view.conversation import event_text, event_tokens
+from nemo_gym.view.conversation import event_text, event_tokens, find_in_events
 from nemo_gym.view.database import RecentResults, RunDatabase, Selection
 from nemo_gym.view.live_state import live_state
 from nemo_gym.view.rollout_page import dataset_row, first_response_event, rollout_page
@@ -216,6 +216,10 @@ class Pages:
     def text(self, request: Request) -> Response:
         event = request.path_params["event"]
         return JsonResponse({"text": event_text(self._record(request), event, _start(request))})
+
+    def find(self, request: Request) -> Response:
+        """Return the numbers of the events of the whole conversation that contain a text."""
+        return JsonResponse({"events": find_in_events(self._record(request), request.query_params.get("text", ""))})
 
     def tokens(self, request: Request) -> Response:
         return JsonResponse(event_tokens(self._record(request), request.path_params["event"], _start(request)))

@@ -5,6 +5,7 @@ Events are read in pages, and long texts in pieces, because a rollout may have a
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from nemo_gym.view.table_row import content_text, phase_seconds
@@ -12,6 +13,7 @@ from nemo_gym.wire.stored_rollout import StoredRollout, finite_float
 
 LONGEST_TEXT = 20_000
 MAX_JUDGEMENTS = 50
+MAX_HITS = 10_000
 PROMPT_TAIL = 50
 GENERATED_IDS = "generation_token_ids"
 TOKEN_FIELDS = ("prompt_token_ids", GENERATED_IDS, "generation_log_probs")
@@ -41,6 +43,19 @@ def read_events(record: Mapping[str, Any], start: int = 0, count: int | None = N
 def event_text(record: Mapping[str, Any], number: int, start: int = 0, count: int = LONGEST_TEXT) -> str:
     """Return `count` characters of the text of an event, from `start` on."""
     return _text(_item(record, number))[start : start + count]
+
+
+def find_in_events(record: Mapping[str, Any], phrase: str) -> list[int]:
+    """Return the numbers of the events whose whole text contains `phrase` in any case, or whose tool has it as name."""
+    text = phrase.casefold()
+    if not text:
+        return []
+    hits = (
+        number
+        for number, (_, item) in enumerate(_items(record))
+        if text in _text(item).casefold() or text in str(item.get("name") or "").casefold()
+    )
+    return list(islice(hits, MAX_HITS))
 
 
 def event_tokens(record: Mapping[str, Any], number: int, start: int = 0, count: int = 2000) -> dict[str, Any]:
@@ -141,7 +156,7 @@ def _event(number: int, side: str, item: dict[str, Any]) -> Event:
     for name in ("name", "call_id", "status"):
         if isinstance(item.get(name), str):
             event[name] = item[name]
-    images = list(_images(item.get("content")))
+    images = list(_images(item.get("output" if kind == "tool_result" else "content")))
     if images:
         event["images"] = images
     if isinstance(item.get(GENERATED_IDS), list):

@@ -27,12 +27,12 @@ _ANNOTATION = "(SELECT n.verdict FROM annotations n WHERE n.task = r.task AND n.
 
 TASK_GROUPS = {
     "all": "1",
-    "mixed": "scored > 0 AND solved < scored AND unsolved < scored",
+    "mixed": "low < high",
     "solved": "scored > 0 AND solved = scored",
-    "unsolved": "scored > 0 AND unsolved = scored",
+    "unsolved": "scored > 0 AND solved = 0",
     "unscored": "scored = 0",
 }
-"""Groups of tasks by their results, as conditions on the sums of a task."""
+"""Groups of tasks by their results, as conditions on the sums of a task. A task may be in two of them."""
 TASK_ORDERS = {
     "task": "task",
     "mean": "mean",
@@ -43,7 +43,7 @@ TASK_ORDERS = {
 _REWARD = "iif(r.masked, NULL, r.reward)"
 _TASK_SUMS = (
     f"r.task AS task, avg({_REWARD}) AS mean, count({_REWARD}) AS scored, coalesce(sum({_REWARD} >= 1), 0) AS solved,"
-    f" coalesce(sum({_REWARD} <= 0), 0) AS unsolved, min({_REWARD}) AS low, max({_REWARD}) AS high"
+    f" min({_REWARD}) AS low, max({_REWARD}) AS high"
 )
 
 

@@ -132,13 +132,14 @@ def _cost(entry: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _earlier_run(entry: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the newest earlier run of the same environment."""
+    """Return the newest earlier run of the same environment and rows."""
     same = [
         other
         for other in others
         if entry["environment"]
         and other["number"] != entry["number"]
         and other["environment"] == entry["environment"]
+        and other.get("data") == entry.get("data")
         and other.get("started_at", "") < entry.get("started_at", "")
         and other["reward"]["mean"] is not None
     ]

@@ -21,6 +21,8 @@ RUNNING, FINISHED, INTERRUPTED, UNKNOWN = "running", "finished", "interrupted", 
 ACTIVE_SECONDS = 600.0
 """A run whose lock another machine holds is running if its output changed within this time."""
 _LONGEST_SAMPLING = 20
+OWN_PACKAGE = "nemo-gym"
+"""The version of a run that stands first: those of other packages follow in their order."""
 
 
 def read_side_file(path: Path) -> Any:
@@ -71,6 +73,12 @@ def start_and_end(run: RunFiles, content: Mapping[str, Any]) -> dict[str, Any]:
     return facts
 
 
+def data_facts(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the hash of the input rows, by which runs of the same data are found; empty if unknown."""
+    rows = content.get("rows")
+    return {"data": rows} if isinstance(rows, str) and rows else {}
+
+
 def run_titles(run: RunFiles, content: Mapping[str, Any]) -> dict[str, Any]:
     """Return title, environment, model and tags of a run."""
     labels = RunLabels.read(run.output)
@@ -103,7 +111,8 @@ def identity_strip(run: RunFiles, content: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, str | int | float | bool)
     }
     limits = {name: value for name, value in _mapping(content.get("limits")).items() if value is not None}
-    versions = {name: value for name, value in _mapping(content.get("code")).items() if isinstance(value, str)}
+    code = {name: value for name, value in _mapping(content.get("code")).items() if isinstance(value, str)}
+    versions = {name: code[name] for name in (OWN_PACKAGE, *code) if name in code}
     data = {"name": _mapping(content.get("input")).get("name"), "rows": content.get("rows")}
     command = RunLabels.read(run.output).command
     facts: dict[str, Any] = {

@@ -105,6 +105,7 @@ def view_app(
         Route(f"{run}/annotations", pages.annotate, methods=["POST"]),
         Route(rollout, pages.rollout),
         Route(f"{rollout}/text/{{event:int}}", pages.text),
+        Route(f"{rollout}/find", pages.find),
         Route(f"{rollout}/tokens/{{event:int}}", pages.tokens),
         Route(f"{rollout}/tools", pages.tools),
         Route(f"{rollout}/sequence", pages.sequence),

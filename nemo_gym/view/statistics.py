@@ -1,7 +1,7 @@
 """Statistics over all rollouts of a run, from its index: scores, outcomes, latency, tokens, agents and subsets."""
 
 import sqlite3
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -21,11 +21,12 @@ BINS = 20
 MAX_SUBSETS = 24
 MAX_AGENTS = 50
 MAX_FINDINGS = 12
+TOKEN_KINDS = ("input", "cached", "output", "reasoning")
 NAME_COLUMNS = ("outcome", "kind", "whom", "message", "agent")
 RANGE_COLUMNS = tuple(name for name in NUMBER_COLUMNS if name not in NAME_COLUMNS)
 
-Group = tuple[int, int, float, int]
-"""Tasks with equal results: rollouts per task, solved rollouts, sum of rewards, number of such tasks."""
+Group = tuple[int, int, float, int, int]
+"""Tasks with equal results: rollouts per task, solved and partly solved rollouts, sum of rewards, number of tasks."""
 
 SAVED_FILTERS = (
     ("Failed", 'outcome == "failed"'),
@@ -36,7 +37,7 @@ SAVED_FILTERS = (
 )
 """Filters that the table offers, if they match."""
 
-_SUMS = "count(*) AS n, sum(reward = 1) AS solved, sum(reward) AS total"
+_SUMS = "count(*) AS n, sum(reward = 1) AS solved, sum(reward) AS total, sum(reward NOT IN (0, 1)) AS partial"
 _SCORED = f"FROM rollouts WHERE {MEASURED}"
 
 
@@ -44,23 +45,28 @@ def compute_statistics(run: RunDatabase) -> dict[str, Any]:
     """Compute the statistics over all current rollouts of a run."""
     names = run.label_names()
     with run.connection() as database:
-        query = f"SELECT n, solved, total, count(*) FROM (SELECT {_SUMS} {_SCORED} GROUP BY task) GROUP BY 1, 2, 3"
+        query = (
+            f"SELECT n, solved, total, partial, count(*) FROM (SELECT {_SUMS} {_SCORED} GROUP BY task)"
+            " GROUP BY 1, 2, 3, 4"
+        )
         groups = database.execute(query).fetchall()
-        others = f"SELECT NOT EXISTS (SELECT 1 {_SCORED} AND reward NOT IN (0, 1))"
-        is_pass_or_fail = bool(database.execute(others).fetchone()[0])
+        reward = {**_reward(groups), **_reward_range(database)}
+        has_passes = _has_passes(groups, reward.get("max"))
+        by_agent = _tokens_by_agent(database)
         ranges = _ranges(database)
         counts = "SELECT count(*), count(DISTINCT task), max(rollout) + 1 FROM rollouts WHERE current"
         rollouts, tasks, repeats = database.execute(counts).fetchone()
         statistics = {
             "outcomes": _outcomes(database),
-            "reward": {**_reward(groups, is_pass_or_fail=is_pass_or_fail), **_reward_range(database)},
+            "reward": reward,
             "histogram": _histogram(database),
-            "pass_at_k": _pass_at_k(groups) if is_pass_or_fail else [],
+            "pass_at_k": _pass_at_k(groups) if has_passes else [],
             "tokens": _totals(database),
             "latency": _latency(database),
-            "agents": _agents(database, is_pass_or_fail=is_pass_or_fail),
-            "subsets": _subsets(database, names, is_pass_or_fail=is_pass_or_fail),
-            "tokens_by_model": _tokens_by_model(database),
+            "agents": _agents(database, has_passes=has_passes),
+            "subsets": _subsets(database, names),
+            "tokens_by_agent": by_agent,
+            "tokens_by_model": _tokens_by_model(by_agent),
             "problems": _problems(database),
             "rollouts": rollouts,
             "tasks": tasks,
@@ -80,12 +86,17 @@ def _outcomes(database: sqlite3.Connection) -> list[dict[str, Any]]:
     return [{"outcome": outcome, "kind": kind, "count": n} for outcome, kind, n in database.execute(query)]
 
 
-def _reward(groups: Sequence[Group], *, is_pass_or_fail: bool) -> dict[str, Any]:
-    """Return the mean reward with the interval that `gym eval run` reports."""
-    clustered = ClusteredMean(may_be_share=is_pass_or_fail)
-    for count, _, total, tasks in groups:
+def _reward(groups: Sequence[Group]) -> dict[str, Any]:
+    """Return the mean reward with the interval that `gym eval run` reports for these tasks."""
+    clustered = ClusteredMean(may_be_share=not any(partial for _, _, _, partial, _ in groups))
+    for count, _, total, _, tasks in groups:
         clustered.add_sums(count, _finite_sum(total), tasks)
     return interval_facts(clustered)
+
+
+def _has_passes(groups: Sequence[Group], highest: float | None) -> bool:
+    """Return whether a reward of 1 means solved: rewards are 0 and 1, or 1 is the highest of them."""
+    return highest == 1 or not any(partial for _, _, _, partial, _ in groups)
 
 
 def _finite_sum(total: float | None) -> float:
@@ -123,9 +134,12 @@ def _histogram(database: sqlite3.Connection) -> dict[str, Any]:
 def _pass_at_k(groups: Sequence[Group]) -> list[dict[str, Any]]:
     """Return for each reported k the mean chance, over tasks with k rollouts, that one of k is solved (reward 1)."""
     points = []
+    counts: Counter[tuple[int, int]] = Counter()
+    for n, solved, _, _, tasks in groups:
+        counts[n, solved] += tasks
     for k in reported_k(max((n for n, *_ in groups), default=0)):
         clustered = ClusteredMean()
-        for n, solved, _, tasks in groups:
+        for (n, solved), tasks in counts.items():
             if n >= k:
                 clustered.add_tasks([pass_at_k(n, solved, k)], tasks)
         facts = interval_facts(clustered)
@@ -182,15 +196,15 @@ def _ranges(database: sqlite3.Connection) -> dict[str, list[Any]]:
     return {name: one for name, one in facts.items() if one[0] and (name in always or any(one[1:]))}
 
 
-def _agents(database: sqlite3.Connection, *, is_pass_or_fail: bool) -> list[dict[str, Any]]:
+def _agents(database: sqlite3.Connection, *, has_passes: bool) -> list[dict[str, Any]]:
     """Return scores, outcomes and means of each agent, the one with the most rollouts first."""
     query = (
-        f"SELECT agent, n, solved, total, count(*) FROM (SELECT agent, task, {_SUMS} {_SCORED} GROUP BY agent, task)"
-        " GROUP BY 1, 2, 3, 4"
+        "SELECT agent, n, solved, total, partial, count(*) FROM"
+        f" (SELECT agent, task, {_SUMS} {_SCORED} GROUP BY agent, task) GROUP BY 1, 2, 3, 4, 5"
     )
     groups: dict[str, list[Group]] = defaultdict(list)
-    for agent, *group in database.execute(query):
-        groups[agent].append((group[0], group[1], group[2], group[3]))
+    for agent, n, solved, total, partial, tasks in database.execute(query):
+        groups[agent].append((n, solved, total, partial, tasks))
     query = (
         "SELECT agent, count(*), sum(outcome = 'failed'), sum(outcome = 'limit'), avg(cut_off), sum(cut_off),"
         " avg(no_answer), avg(turns), avg(tool_calls), avg(tokens_in), avg(tokens_out), avg(seconds), count(seconds)"
@@ -202,13 +216,13 @@ def _agents(database: sqlite3.Connection, *, is_pass_or_fail: bool) -> list[dict
         facts = {"agent": agent, "rollouts": n, "failed": failed / n, "limit": limited / n, "cut_off": cut_off}
         facts |= {"failed_count": failed, "cut_off_count": cut_count, "no_answer": no_answer}
         facts |= {name: value for name, value in zip(names, means, strict=False) if value is not None}
-        facts |= {"reward": _reward(groups[agent], is_pass_or_fail=is_pass_or_fail)}
-        facts["pass_at_k"] = _pass_at_k(groups[agent]) if is_pass_or_fail else []
+        facts |= {"reward": _reward(groups[agent])}
+        facts["pass_at_k"] = _pass_at_k(groups[agent]) if has_passes else []
         rows.append(facts)
     return rows
 
 
-def _subsets(database: sqlite3.Connection, names: Iterable[str], *, is_pass_or_fail: bool) -> list[dict[str, Any]]:
+def _subsets(database: sqlite3.Connection, names: Iterable[str]) -> list[dict[str, Any]]:
     """Return the mean reward of each value of each label that has 2 to MAX_SUBSETS values."""
     labels = database.execute("SELECT id, text FROM label_sets")
     decoded = {number: _decode(text) for number, text in labels}
@@ -222,18 +236,17 @@ def _subsets(database: sqlite3.Connection, names: Iterable[str], *, is_pass_or_f
         database.create_function("first_alike", 1, first_alike.get, deterministic=True)
         group = "first_alike(labels)"
     query = (
-        f"SELECT labels, n, total, count(*) FROM (SELECT {group} AS labels, task, {_SUMS} {_SCORED} GROUP BY 1, 2)"
-        " GROUP BY 1, 2, 3"
+        "SELECT labels, n, solved, total, partial, count(*) FROM"
+        f" (SELECT {group} AS labels, task, {_SUMS} {_SCORED} GROUP BY 1, 2) GROUP BY 1, 2, 3, 4, 5"
     )
-    means: dict[tuple[str, str], ClusteredMean] = {}
-    for number, n, total, tasks in database.execute(query):
+    groups: dict[tuple[str, str], list[Group]] = defaultdict(list)
+    for number, n, solved, total, partial, tasks in database.execute(query):
         for name in selected:
             value = decoded.get(number, {}).get(name)
             if value is not None:
-                mean = means.setdefault((name, value), ClusteredMean(may_be_share=is_pass_or_fail))
-                mean.add_sums(n, _finite_sum(total), tasks)
-    ordered = sorted(means.items(), key=lambda item: (selected.index(item[0][0]), item[0][1]))
-    return [{"name": name, "value": value, **interval_facts(mean)} for (name, value), mean in ordered]
+                groups[name, value].append((n, solved, total, partial, tasks))
+    ordered = sorted(groups.items(), key=lambda item: (selected.index(item[0][0]), item[0][1]))
+    return [{"name": name, "value": value, **_reward(group)} for (name, value), group in ordered]
 
 
 def _first_alike(sets: Mapping[int, Mapping[str, str]], names: Sequence[str]) -> dict[int, int]:
@@ -245,16 +258,29 @@ def _first_alike(sets: Mapping[int, Mapping[str, str]], names: Sequence[str]) ->
     return {number: first.setdefault(tuple(map(one.get, names)), number) for number, one in sets.items()}
 
 
-def _tokens_by_model(database: sqlite3.Connection) -> dict[str, dict[str, int]]:
-    """Return the tokens of all attempts by model and kind."""
+def _tokens_by_agent(database: sqlite3.Connection) -> dict[str, dict[str, dict[str, int]]]:
+    """Return the tokens of all attempts by agent, model and kind."""
     query = (
-        f"SELECT json_extract(l.text, '$.{MODEL_LABEL}'), sum(r.tokens_in), sum(r.tokens_cached), sum(r.tokens_out),"
-        " sum(r.tokens_reasoning) FROM rollouts r LEFT JOIN label_sets l ON l.id = r.labels GROUP BY 1"
+        f"SELECT r.agent, json_extract(l.text, '$.{MODEL_LABEL}'), sum(r.tokens_in), sum(r.tokens_cached),"
+        " sum(r.tokens_out), sum(r.tokens_reasoning) FROM rollouts r LEFT JOIN label_sets l ON l.id = r.labels"
+        " GROUP BY 1, 2"
     )
-    kinds = ("input", "cached", "output", "reasoning")
-    rows = database.execute(query).fetchall()
-    totals = {model or "": dict(zip(kinds, counts, strict=True)) for model, *counts in rows}
-    return {model: counts for model, counts in totals.items() if any(counts.values())}
+    agents: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
+    for agent, model, *counts in database.execute(query):
+        if any(counts):
+            agents[agent or ""][model or ""] = dict(zip(TOKEN_KINDS, counts, strict=True))
+    return dict(agents)
+
+
+def _tokens_by_model(by_agent: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[str, dict[str, int]]:
+    """Return the tokens of all attempts by model and kind."""
+    totals: dict[str, dict[str, int]] = {}
+    for models in by_agent.values():
+        for model, counts in models.items():
+            total = totals.setdefault(model, dict.fromkeys(TOKEN_KINDS, 0))
+            for kind, count in counts.items():
+                total[kind] += count or 0
+    return totals
 
 
 def _problems(database: sqlite3.Connection) -> dict[str, Any]:

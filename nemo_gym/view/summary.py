@@ -1,11 +1,13 @@
 """Summarize a run for its page: what it was made with, its scores, findings, subsets, and agents × metrics."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from nemo_gym.view.database import RunDatabase
 from nemo_gym.view.health import find_problems, quote
 from nemo_gym.view.run_facts import (
+    data_facts,
     identity_strip,
     planned_count,
     read_side_file,
@@ -29,9 +31,11 @@ MATRIX_COLUMNS = (
     ("tool_calls", "Tool calls", "number"),
     ("tokens_out", "Tokens out", "count"),
     ("seconds", "Seconds", "seconds"),
+    ("dollars", "Cost", "dollars"),
 )
 MAX_RECORDED_METRICS = 30
-STATISTICS = "statistics"
+STATISTICS = "statistics-2"
+"""Name of the stored statistics. The number changes with their contents, because indexes outlive a version."""
 SLOW_SECONDS, PAUSE_FACTOR = 0.5, 20.0
 """Statistics that take longer than this are computed again after this many times their duration at the earliest."""
 
@@ -69,7 +73,7 @@ def summarize(run: RunDatabase, number: int = 0) -> dict[str, Any]:
             **({"cost": entry["cost"]} if "cost" in entry else {}),
         },
         "health": find_problems(statistics, entry),
-        "matrix": _matrix(statistics, entry.get("cost")),
+        "matrix": _matrix(run, statistics),
         "recorded_metrics": _recorded_metrics(metrics),
         "metrics": metrics,
         "identity": content or None,
@@ -94,7 +98,9 @@ def statistics_of(run: RunDatabase) -> dict[str, Any]:
     return statistics
 
 
-_INTERNAL = frozenset({"agents", "tokens_by_model", "problems", "columns", "repeats", "done", "at", "computed_in"})
+_INTERNAL = frozenset(
+    {"agents", "tokens_by_agent", "tokens_by_model", "problems", "columns", "repeats", "done", "at", "computed_in"}
+)
 """Statistics that other fields of the summary are made of."""
 
 
@@ -118,6 +124,7 @@ def _entry(run: RunDatabase, number: int, statistics: dict[str, Any]) -> dict[st
         **titles,
         "model": ", ".join(models[:3]) or titles["model"],
         **start_and_end(run.run, content),
+        **data_facts(content),
         "state": state,
         "planned": planned,
         "rollouts": ended,
@@ -187,30 +194,57 @@ def _outcomes_by_kind(statistics: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _matrix(statistics: dict[str, Any], cost: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the table of agents × metrics; a column without a value in any row is left out."""
-    k_values = sorted({point["k"] for agent in statistics["agents"] for point in agent["pass_at_k"]})
+def _matrix(run: RunDatabase, statistics: dict[str, Any]) -> dict[str, Any]:
+    """Return the table of agents × metrics; a column without a value in any row is left out.
+
+    Runs of several agents have a row of all rollouts, whose agent is None.
+    """
+    agents = statistics["agents"]
+    k_values = sorted({point["k"] for agent in agents for point in agent["pass_at_k"]})
     selected_k = sorted({*k_values[:1], *k_values[-1:], *(k for k in k_values if k == 4)}) if len(k_values) > 1 else []
     passes = [(f"pass_{k}", f"pass@{k}", "reward") for k in selected_k]
     columns = [*MATRIX_COLUMNS[:3], *passes, *MATRIX_COLUMNS[3:]]
     rows = []
-    for agent in statistics["agents"]:
-        reward, where = agent["reward"], f"agent == {quote(agent['agent'])}"
-        values = {name: agent[name] for name, *_ in MATRIX_COLUMNS if name in agent}
-        values |= {"tasks": reward["tasks"], "mean": reward["mean"]}
-        low, high = reward["interval_95"] or (None, None)
-        values |= {"low": low, "high": high}
-        values |= {f"pass_{point['k']}": point["chance"] for point in agent["pass_at_k"] if point["k"] in selected_k}
-        conditions = {"failed": 'outcome == "failed"', "limit": 'outcome == "limit"'}
-        conditions |= {"cut_off": "cut_off == 1", "no_answer": "no_answer == 1"}
-        links = {f"{name}_where": f"{where} and {condition}" for name, condition in conditions.items()}
-        rows.append({"agent": agent["agent"], "where": where, "values": {**_present(values), **links}})
-    if cost is not None and len(rows) == 1:
-        rows[0]["values"]["dollars"] = cost["dollars"]
-        columns.append(("dollars", "Cost", "dollars"))
+    for agent in agents:
+        cost = run_cost(run.run, statistics["tokens_by_agent"].get(agent["agent"] or "", {}), agent["rollouts"])
+        rows.append(_matrix_row(agent, cost, selected_k, f"agent == {quote(agent['agent'] or '')}"))
+    if len(agents) > 1:
+        cost = run_cost(run.run, statistics["tokens_by_model"], statistics["rollouts"])
+        rows.append(_matrix_row(_all_agents(statistics), cost, selected_k, ""))
     used = [column for column in columns if any(row["values"].get(column[0]) for row in rows)]
     names = ("name", "title", "kind")
     return {"columns": [dict(zip(names, column, strict=True)) for column in used], "rows": rows}
+
+
+def _matrix_row(
+    agent: dict[str, Any], cost: dict[str, Any] | None, selected_k: Sequence[int], where: str
+) -> dict[str, Any]:
+    reward = agent["reward"]
+    low, high = reward["interval_95"] or (None, None)
+    values = {name: agent[name] for name, *_ in MATRIX_COLUMNS if name in agent}
+    values |= {"tasks": reward["tasks"], "mean": reward["mean"], "low": low, "high": high}
+    values |= {f"pass_{point['k']}": point["chance"] for point in agent["pass_at_k"] if point["k"] in selected_k}
+    if cost is not None:
+        values["dollars"] = cost["dollars"]
+    conditions = {"failed": 'outcome == "failed"', "limit": 'outcome == "limit"'}
+    conditions |= {"cut_off": "cut_off == 1", "no_answer": "no_answer == 1"}
+    links = {
+        f"{name}_where": f"{where} and {condition}" if where else condition for name, condition in conditions.items()
+    }
+    return {"agent": agent["agent"], "where": where, "values": {**_present(values), **links}}
+
+
+def _all_agents(statistics: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of all rollouts in the form of those of an agent; means weigh each rollout the same."""
+    agents, total = statistics["agents"], max(sum(agent["rollouts"] for agent in statistics["agents"]), 1)
+    facts = {"agent": None, "rollouts": statistics["rollouts"]}
+    for name in ("cut_off", "no_answer", "limit", "failed", "turns", "tool_calls", "tokens_out", "seconds"):
+        present = [agent for agent in agents if agent.get(name) is not None]
+        if present:
+            facts[name] = sum(agent[name] * agent["rollouts"] for agent in present) / (
+                total if len(present) == len(agents) else sum(agent["rollouts"] for agent in present)
+            )
+    return {**facts, "reward": statistics["reward"], "pass_at_k": statistics["pass_at_k"]}
 
 
 def _present(values: dict[str, Any]) -> dict[str, Any]:

@@ -56,7 +56,11 @@ def read_verdict(
         fields = {name: value for name, value in fields.items() if "judge" not in name or not isinstance(value, list)}
     if limits := _limits(record, facts, run):
         verdict["limits"] = limits
-    recorded = {name: value for name, value in fields.items() if not (isinstance(value, dict) and REWARD_KEY in name)}
+    recorded = {
+        name: value
+        for name, value in fields.items()
+        if value is not None and not (isinstance(value, dict) and REWARD_KEY in name)
+    }
     verdict["recorded"] = {name: cut_value(value) for name, value in list(recorded.items())[:MAX_RECORDED]}
     verdict["internal"] = {
         name: cut_value(value) for name, value in record.items() if name.startswith("_ng_") or name == "agent_ref"

@@ -30,15 +30,18 @@ def test_which_tasks_flipped_is_read_side_by_side(page: Any, make: Make) -> None
 
 
 def test_several_runs_are_compared_with_the_first(page: Any, make: Make) -> None:
-    """A table of all runs with corrected p values, each leading to the pair."""
+    """A table of all runs with corrected p values; the tasks, flips and conversations of a chosen one stand below."""
     runs = [make(*[record(task, 0, float(task < 3 * n)) for task in range(12)], name=f"run{n}") for n in (1, 2, 4)]
     with served_page(*runs) as url:
         page.goto(f"{url}#/compare/0,1,2")
         page.get_by_text("Against A:").wait_for()
         keep(page, "compare-many")
-        page.get_by_role("link", name="run2").click()
-        page.get_by_text("paired by task").first.wait_for()
-        assert page.url.endswith("#/compare/0,1")
+        page.locator(".flips-table thead", has_text="B").wait_for()
+        page.get_by_role("link", name="run4").click()
+        page.locator(".flips-table thead", has_text="C").wait_for()
+        page.get_by_role("heading", name="side by side").wait_for()
+        assert page.url.endswith("#/compare/0,1,2?with=2")
+        assert page.locator('.compare tr[class="selected"] a[aria-current="true"]').inner_text() == "run4"
 
 
 def test_a_wrong_verdict_is_noted_and_found_again(page: Any, make: Make) -> None:

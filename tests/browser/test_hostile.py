@@ -125,10 +125,11 @@ def test_images_of_messages_are_shown_only_if_they_are_in_the_record(
     shown["responses_create_params"]["input"] = [
         {"role": "user", "content": [{"type": "input_text", "text": "?"}, *images]}
     ]
+    shown["response"]["output"][2]["output"] = images
     with served_page(make(shown)) as url:
         page.goto(f"{url}#/run/0/rollout/0/0")
-        page.locator(".picture img").wait_for()
+        page.locator(".picture img").first.wait_for()
 
-        assert page.locator("main img").count() == 1
-        page.get_by_text("not shown: https://evil.example/x.png").wait_for()
+        assert page.locator("main img").count() == 2, "that of the message and that of the tool output"
+        assert page.get_by_text("not shown: https://evil.example/x.png").count() == 2
     assert requests_elsewhere == []

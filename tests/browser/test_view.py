@@ -170,23 +170,80 @@ def test_a_huge_answer_opens_at_once_and_can_be_read_on(page: Any, make: Make) -
         assert 20_000 <= shown <= 100_000
 
 
-def test_a_long_conversation_has_an_outline(page: Any, make: Make) -> None:
-    """Two hundred turns are found by their number, also those of another part of the conversation."""
-    step = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "next"}]}
+def long_record(turns: int) -> dict[str, Any]:
+    """A rollout with many turns, of a text and a tool call each."""
     call = {"type": "function_call", "name": "add", "arguments": "{}"}
     output = []
-    for number in range(220):
-        output += [step, call | {"call_id": f"c{number}"}]
+    for number in range(turns):
+        text = [{"type": "output_text", "text": f"step {number} of the walk"}]
+        output += [{"type": "message", "role": "assistant", "content": text}, call | {"call_id": f"c{number}"}]
         output += [{"type": "function_call_output", "call_id": f"c{number}", "output": str(number)}]
     long = record(0, 0)
     long["response"]["output"] = output
-    with served_page(make(long)) as url:
+    return long
+
+
+def test_a_long_conversation_has_an_outline(page: Any, make: Make) -> None:
+    """Two hundred turns are found by their number, also those of another part of the conversation."""
+    with served_page(make(long_record(220))) as url:
         page.goto(f"{url}#/run/0/rollout/0/0")
         page.locator(".outline").wait_for()
         page.locator(".outline button").nth(209).click()
         page.locator("#turn-210").wait_for()
 
         assert "turn=210" in page.url
+
+
+@pytest.mark.parametrize("is_bundle", [False, True])
+def test_find_reaches_the_other_parts_of_a_long_conversation(
+    page: Any, make: Make, tmp_path: Path, is_bundle: bool
+) -> None:
+    """ "0 of 0" for a text that stands in turn 200 is a wrong answer."""
+    index = make(long_record(220))
+    export_bundle([index], tmp_path / "bundle")
+    with served_page(index) as url:
+        start = (tmp_path / "bundle" / "index.html").as_uri() if is_bundle else url
+        page.goto(f"{start}#/run/0/rollout/0/0")
+        page.locator("#turn-1").wait_for()
+        page.keyboard.press("/")
+        page.keyboard.type("Step 199 of")
+        page.get_by_text("and in 1 item of other parts").wait_for()
+        page.keyboard.press("Enter")
+        page.locator("#turn-200").wait_for()
+        page.locator(".cfind .count", has_text="1 of 1").wait_for()
+
+
+def test_find_and_unfold_all_reach_folded_outputs(page: Any, make: Make) -> None:
+    """The line that explains a failure is often the last one of a long output."""
+    stored = record(0, 0)
+    stored["response"]["output"][2]["output"] = "\n".join(f"line {number}" for number in range(60))
+    with served_page(make(stored)) as url:
+        page.goto(f"{url}#/run/0/rollout/0/0")
+        page.get_by_role("button", name="Show all 60 lines").wait_for()
+        page.keyboard.press("/")
+        page.keyboard.type("line 57")
+        page.locator(".cfind .count", has_text="1 of 1").wait_for()
+
+
+def test_a_failed_rollout_ends_with_the_call_that_failed(page: Any, make: Make) -> None:
+    """Reading down, one sees at which turn it went wrong; nothing says that a verifier extracted nothing."""
+    with served_page(twenty(make)) as url:
+        page.goto(f"{url}#/run/0/rollout/9/1?where=outcome+%3D%3D+%22failed%22")
+        page.locator(".failed-call", has_text="too slow").wait_for()
+
+        assert "nothing" not in page.locator(".verdict").inner_text()
+
+
+def test_next_failed_keeps_the_filter(page: Any, make: Make) -> None:
+    """A reader of failures goes back to the table with the same filter."""
+    run = make(record(0, 0), failures=(failure(1, 0), failure(2, 0)))
+    with served_page(run) as url:
+        page.goto(f"{url}#/run/0/rollout/1/0?where=task+%3E+0")
+        page.locator("h1", has_text="Task 1").wait_for()
+        page.keyboard.press("f")
+        page.locator("h1", has_text="Task 2").wait_for()
+
+        assert "where=task" in page.url
 
 
 @pytest.mark.parametrize("width", [390, 1280])

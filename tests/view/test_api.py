@@ -283,3 +283,27 @@ def test_a_run_that_starts_later_appears(tmp_path: Path, monkeypatch: pytest.Mon
     add_new_runs(runs, lambda: find_runs([folder]))
 
     assert [one.run.name for one in runs] == ["b/rollouts", "a/rollouts"]
+
+
+def test_the_cost_of_each_agent_stands_in_the_matrix(client: TestClient, run: RunDatabase) -> None:
+    """ "What did it cost" is asked by environment; the costs of the agents add up to that of the run."""
+    RunLabels(prices={"small": {"input": 1.0, "output": 2.0}}).write(run.run.output)
+    summary = get(client, "")
+
+    rows = summary["matrix"]["rows"]
+
+    assert sum(row["values"]["dollars"] for row in rows if row["agent"] is not None) == summary["cost"]["dollars"]
+
+
+def test_the_version_of_this_package_stands_first(client: TestClient, run: RunDatabase) -> None:
+    """The strip has room for one version; alphabetical order chose that of an HTTP client."""
+    run.run.identity.write_text('{"code": {"aiohttp": "3", "nemo-gym": "0.6.0", "python": "3.11"}, "rows": "hash"}')
+
+    strip = get(client, "")["identity_strip"]
+
+    assert list(strip["versions"]) == ["nemo-gym", "aiohttp", "python"]
+
+
+def test_a_text_of_a_conversation_is_found_by_item(client: TestClient) -> None:
+    """The page jumps to the part of a long conversation that holds it."""
+    assert get(client, "/rollouts/2/1/find", text="let me") == {"events": [1]}

@@ -10,6 +10,7 @@ from nemo_gym.view.conversation import (
     LONGEST_TEXT,
     event_text,
     event_tokens,
+    find_in_events,
     read_events,
     read_judgements,
     read_timings,
@@ -166,3 +167,25 @@ def test_a_reward_that_is_not_finite_is_not_scored(reward: object) -> None:
     facts = build_table_row({"reward": reward}, 0)
 
     assert (facts.reward, facts.outcome) == (None, "failed")
+
+
+def test_a_text_is_found_in_the_whole_conversation() -> None:
+    """The page shows parts of a long conversation: what stands in another part must be found, too."""
+    stored = record(answer="x" * LONGEST_TEXT + " The Needle.")
+
+    assert find_in_events(stored, "needle") == [4]
+    assert find_in_events(stored, "LET ME THINK") == [1]
+    assert find_in_events(stored, "add") == [2], "tools are found by their name"
+    assert (find_in_events(stored, "absent"), find_in_events(stored, "")) == ([], [])
+
+
+def test_images_of_a_tool_output_are_shown() -> None:
+    """A screenshot or a board is what the model saw; without it, its next step makes no sense."""
+    picture = "data:image/png;base64,AAAA"
+    parts = [{"type": "input_text", "text": "The board:"}, {"type": "input_image", "image_url": picture}]
+    stored = record()
+    stored["response"]["output"][2]["output"] = parts
+
+    event = read_events(stored)[1][3]
+
+    assert (event["kind"], event["text"], event["images"]) == ("tool_result", "The board:", [picture])

@@ -81,6 +81,54 @@ def test_partial_rewards_have_no_pass_at_k(index_of: Make) -> None:
     assert (summary["pass_at_k"], summary["reward"]["interval_95"]) == ([], None)
 
 
+def test_partial_credit_beside_full_rewards_keeps_pass_at_k(index_of: Make) -> None:
+    """Most verifiers give some partial credit; their researchers still ask how often one of k is solved."""
+    rewards = (1.0, 0.35, 0.35, 0.0)
+
+    summary = summarize(index_of(*[record(0, repeat, reward) for repeat, reward in enumerate(rewards)]))
+
+    assert [point["chance"] for point in summary["pass_at_k"]] == pytest.approx([0.25, 0.5, 0.75, 1.0])
+
+
+def test_rewards_above_one_have_no_pass_at_k(index_of: Make) -> None:
+    """On another scale a reward of 1 does not mean solved."""
+    assert summarize(index_of(record(0, 0, 1.0), record(1, 0, 5.0)))["pass_at_k"] == []
+
+
+def test_tasks_with_partial_credit_only_are_never_solved(index_of: Make) -> None:
+    """The headline, the group and the column "0 of 2" speak about the same tasks; pass@k agrees with them."""
+    rewards = enumerate((1.0, 0.35, 0.0))
+    index = index_of(*[record(task, repeat, reward) for task, reward in rewards for repeat in (0, 1)])
+
+    groups = summarize(index)["task_groups"]
+
+    assert groups == {"all": 3, "mixed": 0, "solved": 1, "unsolved": 2, "unscored": 0}
+
+
+def test_the_interval_of_an_agent_is_that_of_its_own_rewards(index_of: Make) -> None:
+    """Partial rewards of another agent must not give a share an interval below 0, unlike that of the report."""
+    shares = [record(task, 0, float(task < 2)) for task in range(5)]
+    partial = [record(task, 0, 0.35, agent_ref={"name": "other"}) for task in range(5, 9)]
+    mean = ClusteredMean((task, float(task < 2)) for task in range(5)).mean()
+
+    matrix = summarize(index_of(*shares, *partial))["matrix"]
+
+    (values,) = [row["values"] for row in matrix["rows"] if row["agent"] not in ("other", None)]
+    assert mean is not None and (values["low"], values["high"]) == pytest.approx((mean.low, mean.high))
+
+
+def test_the_matrix_of_several_agents_ends_with_a_row_of_all_rollouts(index_of: Make) -> None:
+    """The sum below the columns is what the headline says."""
+    records = [record(task, 0, 1.0, agent_ref={"name": f"agent_{task % 2}"}) for task in range(6)]
+
+    rows = summarize(index_of(*records))["matrix"]["rows"]
+
+    assert {row["agent"] for row in rows[:-1]} == {"agent_0", "agent_1"}
+    everything = rows[-1]
+    assert (everything["agent"], everything["where"], everything["values"]["rollouts"]) == (None, "", 6)
+    assert (everything["values"]["tasks"], everything["values"]["mean"]) == (6, 1.0)
+
+
 def test_a_run_without_scores_can_be_viewed(index_of: Make) -> None:
     """Its failures are what the user wants to see."""
     summary = summarize(index_of(failures=(failure(),)))

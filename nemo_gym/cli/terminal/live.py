@@ -53,6 +53,7 @@ async def showing_progress(
         drawing.cancel()
         with suppress(asyncio.CancelledError):
             await drawing
+        await view.end_query()
 
 
 class LiveView:
@@ -64,6 +65,16 @@ class LiveView:
         self._awaited_calls: Mapping[RolloutId, str] = {}
         self._queried_at = 0.0
         self._query: asyncio.Task[Mapping[RolloutId, str]] | None = None
+
+    async def end_query(self) -> None:
+        """Cancel a pending query and read its result: an exception that stays unread is logged with a traceback."""
+        query, self._query = self._query, None
+        if query is None:
+            return
+        query.cancel()
+        await asyncio.wait({query})
+        if not query.cancelled():
+            query.exception()
 
     async def redraw(self) -> None:
         """Redraw the lines of the view until cancelled, then remove them."""

@@ -1,6 +1,7 @@
 """The content of the live view, and when it prints nothing."""
 
 import asyncio
+import gc
 import io
 import re
 import sys
@@ -158,6 +159,31 @@ async def test_plain_lines_are_written_where_nothing_can_be_redrawn(
 
     assert text.startswith("40/100 40 %")
     assert "\x1b" not in text
+
+
+async def test_a_query_that_fails_as_the_run_ends_prints_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cells are busy or gone when a run ends; a traceback above its scores looks like a broken run."""
+    monkeypatch.setattr(live, "PLAIN_LINE_PAUSES", ((1e9, 0.0),))
+    monkeypatch.setattr(live, "OLD_SECONDS", 0.0)
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    is_asked, may_fail = asyncio.Event(), asyncio.Event()
+
+    async def fail_late(_: Sequence[RolloutId]) -> dict[RolloutId, str]:
+        is_asked.set()
+        await may_fail.wait()
+        raise TimeoutError
+
+    progress = busy_progress(Clock())
+    with progress.in_flight.sending(job(99)):
+        async with showing_progress(progress, wait_query=fail_late):
+            await is_asked.wait()
+    may_fail.set()
+    for _ in range(4):
+        await asyncio.sleep(0)
+    gc.collect()
+
+    assert complaints == []
 
 
 async def test_quiet_prints_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

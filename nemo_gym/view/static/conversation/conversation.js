@@ -1,8 +1,7 @@
 "use strict";
 // The conversation of a rollout: turns with a gutter, folded reasoning, tool cards, images, long texts in pieces.
 (() => {
-  const { html, h, Icon, format, ui, markdown, tools, renderers, useState } = gymView;
-  const IMAGE = /^data:image\/(?:png|jpeg|webp);base64,/;
+  const { html, h, Icon, format, ui, markdown, images, tools, renderers, useState } = gymView;
   const PEEK = 140;
   const FOLDED_SYSTEM = 200;
   const ROLES = {
@@ -65,14 +64,6 @@
       .trim()
       .slice(0, PEEK);
 
-  function Images({ urls }) {
-    return (urls ?? []).map((/** @type {string} */ url, /** @type {number} */ index) =>
-      IMAGE.test(url)
-        ? html`<figure class="picture" key=${index}><img src=${url} alt=${`Image ${index + 1} of this message`} loading="lazy" /></figure>`
-        : html`<p class="t3 note" key=${index}>${url}</p>`,
-    );
-  }
-
   /** A text and, if the server cut it, the button for the next piece. */
   function Text({ event, rendered, isReady, fetchMore }) {
     const [more, setMore] = useState("");
@@ -91,7 +82,7 @@
 
   function Message({ block, options }) {
     const { event } = block,
-      text = html`<${Text} event=${event} rendered=${options.rendered} isReady=${options.isReady} fetchMore=${options.fetchMore} /><${Images} urls=${event.images} />`;
+      text = html`<${Text} event=${event} rendered=${options.rendered} isReady=${options.isReady} fetchMore=${options.fetchMore} /><${images.Images} urls=${event.images} />`;
     if (block.kind === "reasoning") {
       const note = event.tokens
         ? `${format.count(event.tokens)} tok`
@@ -120,7 +111,7 @@
     const number = (block.event ?? block.call ?? block.result).number;
     const body =
       block.kind === "tool"
-        ? html`<${tools.ToolCard} call=${block.call} result=${block.result} seconds=${undefined} fetchMore=${options.fetchMore} />`
+        ? html`<${tools.ToolCard} call=${block.call} result=${block.result} seconds=${undefined} fetchMore=${options.fetchMore} unfolded=${options.unfolded} />`
         : html`<${Message} block=${{ ...block, stats }} options=${options} />`;
     return html`<article class=${`turn by-${block.by} ${options.compact ? "compact" : ""}`} id=${options.compact ? undefined : block.isFirstOfTurn ? `turn-${block.turn}` : `event-${number}`} data-event=${number} data-turn=${block.isFirstOfTurn ? block.turn : undefined} aria-label=${block.isFirstOfTurn ? `Turn ${block.turn}` : undefined}>${options.compact ? null : html`<${Gutter} block=${block} stats=${stats} />`}<div class=${`msg ${block.by}`}>${body}</div></article>`;
   }
@@ -137,6 +128,7 @@
     unfolded = 0,
     fetchMore,
     link = null,
+    last = null,
     end = "",
   }) {
     const isReady = renderers.useRenderers(),
@@ -147,7 +139,7 @@
       Object.assign(block, { isLastTool: block.kind === "tool" && (!later || later.turn !== block.turn) });
     });
     const options = { rendered, compact, unfolded, isReady, link, fetchMore: fetchMore ?? (async () => "") };
-    return html`${blocks.map((block) => html`<${Block} key=${`${(block.event ?? block.call ?? block.result).number} ${unfolded}`} block=${block} options=${options} stats=${block.turn === undefined ? undefined : stats.get(block.turn)} />`)}${end ? html`<div class="endmark">${end}</div>` : null}`;
+    return html`${blocks.map((block) => html`<${Block} key=${`${(block.event ?? block.call ?? block.result).number} ${unfolded}`} block=${block} options=${options} stats=${block.turn === undefined ? undefined : stats.get(block.turn)} />`)}${last}${end ? html`<div class="endmark">${end}</div>` : null}`;
   }
 
   gymView.conversation = { Conversation, blocksOf, loadRenderers: renderers.loadRenderers };

@@ -259,7 +259,7 @@
       "span",
       { key, class: "t3" },
       "[image",
-      token.content ? `: ${token.content}` : "",
+      token.content ? `: ${token.content}, ` : " ",
       h(Link, { address: token.attrGet("src") ?? "" }, "address"),
       "]",
     );

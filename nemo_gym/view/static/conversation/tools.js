@@ -1,7 +1,7 @@
 "use strict";
 // A tool call and its output in one card; call ids are in the raw JSON only.
 (() => {
-  const { html, h, Icon, format, ui, markdown, useState } = gymView;
+  const { html, h, Icon, format, ui, markdown, images, useState } = gymView;
   const SHOWN_LINES = 12;
   const LONG_LINES = 16;
   const CODE_ARGUMENTS = {
@@ -51,8 +51,8 @@
   }
 
   /** A long output shows its beginning; the rest is one click away, and what the server cut is fetched. */
-  function Output({ event, fetchMore }) {
-    const [isOpen, setOpen] = useState(false);
+  function Output({ event, fetchMore, unfolded = 0 }) {
+    const [isOpen, setOpen] = useState(unfolded > 0);
     const [more, setMore] = useState("");
     const text = event.text + more,
       lines = text.split("\n"),
@@ -60,11 +60,11 @@
     const shown = isLong && !isOpen ? lines.slice(0, SHOWN_LINES).join("\n").slice(0, 2400) : text;
     const total = event.length > text.length;
     return html`<div class=${`out ${isLong && !isOpen ? "long" : ""}`}><span class="lab">Output${event.error ? html`, <span class="oc failed">error</span>` : null}${lines.length > 1 ? `, ${format.plural(lines.length, "line")}` : ""}</span>
-      ${h(markdown.Code, { code: shown || "(empty)", language: looksLikeJson(shown) ? "json" : "", wrap: true, label: "Output" })}
+      ${shown === "" && event.images?.length ? null : h(markdown.Code, { code: shown || "(empty)", language: looksLikeJson(shown) ? "json" : "", wrap: true, label: "Output" })}<${images.Images} urls=${event.images} />
       ${isLong || total ? html`<div class="more">${isLong ? html`<button type="button" class="btn sm" aria-expanded=${String(isOpen)} onClick=${() => setOpen(!isOpen)}>${isOpen ? "Show less" : `Show all ${format.plural(lines.length, "line")}`}</button>` : null}${total && (isOpen || !isLong) ? html`<button type="button" class="btn sm" onClick=${async () => setMore(more + (await fetchMore(event, text.length)))}>show more (${format.count(event.length)} characters)</button>` : null}<${ui.CopyButton} text=${() => text} label="Copy" /></div>` : null}</div>`;
   }
 
-  function ToolCard({ call, result, seconds, fetchMore }) {
+  function ToolCard({ call, result, seconds, fetchMore, unfolded = 0 }) {
     const status = result?.error
       ? "error"
       : call?.status && call.status !== "completed"
@@ -73,7 +73,7 @@
           ? "ok"
           : "no output";
     return html`<div class="box tool"><div class="call"><${Icon} name="wrench" small /><code>${call?.name ?? result?.name ?? "tool"}</code><span class=${status === "error" ? "oc failed" : "t3 note"}>${status}</span><span class="grow"></span>${seconds === undefined ? null : html`<span class="t3 num nowrap note">${format.seconds(seconds)}</span>`}${call ? html`<${ui.CopyButton} text=${() => call.text} tip="Copy the arguments" />` : null}</div>
-      ${call ? html`<${Arguments} text=${call.text} tool=${call.name ?? ""} />` : null}${result ? html`<${Output} event=${result} fetchMore=${fetchMore} />` : null}</div>`;
+      ${call ? html`<${Arguments} text=${call.text} tool=${call.name ?? ""} />` : null}${result ? html`<${Output} event=${result} fetchMore=${fetchMore} unfolded=${unfolded} />` : null}</div>`;
   }
 
   gymView.tools = { ToolCard, Arguments, Output };

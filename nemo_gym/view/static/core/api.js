@@ -59,6 +59,7 @@
       get(rollout(id), { query, signal }),
     text: (/** @type {any} */ id, /** @type {number} */ event, /** @type {any} */ query) =>
       get(`${rollout(id)}/text/${event}`, { query }),
+    find: (/** @type {any} */ id, /** @type {any} */ query) => get(`${rollout(id)}/find`, { query }),
     tokens: (/** @type {any} */ id, /** @type {number} */ event) => get(`${rollout(id)}/tokens/${event}`),
     tools: (/** @type {any} */ id, /** @type {any} */ query) => get(`${rollout(id)}/tools`, { query }),
     sequence: (/** @type {any} */ id, /** @type {any} */ query) => get(`${rollout(id)}/sequence`, { query }),

@@ -191,7 +191,14 @@
   }
 
   /** Points of two runs: each is a number of tasks; above the diagonal the second run is better. */
-  function Scatter({ points, xLabel, yLabel, range = [0, 1], label = "Mean reward of each task in both runs" }) {
+  function Scatter({
+    points,
+    xLabel,
+    yLabel,
+    range = [0, 1],
+    corners = ["", ""],
+    label = "Mean reward of each task in both runs",
+  }) {
     const [low, high] = range;
     const draw = (/** @type {number} */ width, /** @type {number} */ height) => {
       const left = 40,
@@ -203,6 +210,7 @@
         y = scale(low, high, bottom - margin, top + margin),
         lines = ticks(low, high);
       return html`${lines.map((value) => html`<g key=${value}><line class="gl" x1=${left} x2=${right} y1=${y(value)} y2=${y(value)} /><line class="gl" x1=${x(value)} x2=${x(value)} y1=${top} y2=${bottom} /><text x=${left - 8} y=${y(value) + 4} text-anchor="end">${short(value)}</text><text x=${x(value)} y=${height - 18} text-anchor="middle">${short(value)}</text></g>`)}
+        <text class="corner up" x=${x(low) + 4} y=${y(high) - 4}>${corners[1]}</text><text class="corner down" x=${x(high) - 4} y=${y(low) + 14} text-anchor="end">${corners[0]}</text>
         <line class="diagonal" x1=${x(low)} y1=${y(low)} x2=${x(high)} y2=${y(high)} />
         ${points.map((/** @type {any} */ point, /** @type {number} */ index) => html`<${Mark} key=${index} tip=${point.tip} href=${point.href ?? ""}><circle class=${`point ${point.y > point.x ? "fill-up" : point.y < point.x ? "fill-down" : "fill-line"}`} cx=${x(point.x)} cy=${y(point.y)} r=${Math.min(18, 1.8 + Math.sqrt(point.n) * 1.3)} /><//>`)}
         <text class="axislabel" x=${(left + right) / 2} y=${height - 2} text-anchor="middle">${xLabel}</text><text class="axislabel" transform=${`translate(10 ${(top + bottom) / 2}) rotate(-90)`} text-anchor="middle">${yLabel}</text>`;

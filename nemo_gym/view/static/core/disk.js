@@ -70,11 +70,14 @@
     row.task === task && row.rollout === repeat;
   const idOf = (/** @type {any} */ row) => (row ? [row.task, row.rollout] : null);
 
-  function groupOf(/** @type {number[]} */ rewards) {
-    if (!rewards.length) return "unscored";
-    if (rewards.every((reward) => reward >= 1)) return "solved";
-    if (rewards.every((reward) => reward <= 0)) return "unsolved";
-    return "mixed"; // as in the server
+  /** Return the groups of a task by its rewards, as the server does. */
+  function groupsOf(/** @type {number[]} */ rewards) {
+    if (!rewards.length) return ["unscored"];
+    const groups = [];
+    if (Math.min(...rewards) < Math.max(...rewards)) groups.push("mixed");
+    if (rewards.every((reward) => reward >= 1)) groups.push("solved");
+    if (rewards.every((reward) => reward < 1)) groups.push("unsolved");
+    return groups;
   }
 
   async function tasks(/** @type {number} */ run, /** @type {any} */ query) {
@@ -95,20 +98,20 @@
       const rewards = task.rollouts
         .filter((/** @type {any} */ row) => row.reward !== null && !row.masked)
         .map((/** @type {any} */ row) => row.reward);
-      const group = groupOf(rewards);
-      groups[group] = (groups[group] ?? 0) + 1;
+      const memberOf = groupsOf(rewards);
+      for (const group of memberOf) groups[group] = (groups[group] ?? 0) + 1;
       const mean = rewards.length
         ? rewards.reduce((/** @type {number} */ a, /** @type {number} */ b) => a + b, 0) / rewards.length
         : null;
       return {
         ...task,
-        group,
+        groups: memberOf,
         mean,
         scored: rewards.length,
         solved: rewards.filter((/** @type {number} */ reward) => reward >= 1).length,
       };
     });
-    const rows = !query.group || query.group === "all" ? all : all.filter((task) => task.group === query.group);
+    const rows = !query.group || query.group === "all" ? all : all.filter((task) => task.groups.includes(query.group));
     const key = query.sort === "mean" || query.sort === "scored" ? query.sort : "task";
     rows.sort((one, two) => ((one[key] ?? -1) - (two[key] ?? -1)) * (query.down ? -1 : 1) || one.task - two.task);
     const start = Number(query.start ?? 0);
@@ -177,6 +180,13 @@
     text: async (/** @type {any} */ id, /** @type {number} */ event) => ({
       text: (await fromFile(id, "texts"))[event] ?? "",
     }),
+    async find(/** @type {any} */ id, /** @type {{ text: string }} */ { text }) {
+      const wanted = text.toLowerCase(),
+        whole = await load(`${id.run}/${id.task}-${id.repeat}`);
+      const has = (/** @type {any} */ event) =>
+        `${event.name ?? ""}\n${event.text}${whole.texts?.[event.number] ?? ""}`.toLowerCase().includes(wanted);
+      return { events: whole.events.filter(has).map((/** @type {any} */ event) => event.number) };
+    },
     tokens: async (/** @type {any} */ id, /** @type {number} */ event) =>
       (await fromFile(id, "tokens"))[event] ?? { count: 0, ids: [], log_probs: [] },
     tools: async (/** @type {any} */ id) => fromFile(id, "tool_list"),

@@ -4,7 +4,7 @@
   const { html, Icon, format, ui, store } = gymView;
 
   function answerCell(/** @type {any} */ row) {
-    if (row.outcome !== "scored") return html`<span class="ee t3">${row.message || "–"}</span>`;
+    if (row.outcome !== "scored") return html`<span class="t3">–</span>`; // a message is no answer; it is at the outcome
     if (!row.extracted && !row.expected) return html`<span class="t3">–</span>`;
     if (row.extracted === row.expected) return html`<span class="ee"><span class="eq x">${row.expected}</span></span>`;
     const isRight = row.reward !== null && row.reward >= 1;
@@ -42,9 +42,9 @@
     },
     outcome: {
       title: "Outcome",
-      width: 142,
+      width: 188,
       cell: (/** @type {any} */ row) =>
-        html`<${ui.OutcomeBadge} outcome=${row.outcome} kind=${row.outcome === "scored" ? "" : row.kind} />`,
+        html`<span data-tip=${row.message || undefined}><${ui.OutcomeBadge} outcome=${row.outcome} kind=${row.outcome === "scored" ? "" : row.kind} /></span>`,
     },
     reward: {
       title: "Reward",

@@ -80,10 +80,10 @@
   }
 
   function Verdict({ result }) {
-    return html`<section class="card say-card" aria-label="Verdict"><div class="grid g21"><div><p class="say">${result.sentence}</p>${result.details ? html`<p class="t2 gap-top">${result.details}</p>` : null}</div><${DifferenceLine} result=${result} /></div></section>`;
+    return html`<section class="card say-card" aria-label="Verdict"><div class="grid g21"><div><p class="say">${result.sentence.replaceAll(" – ", "\u00a0–\u00a0")}</p>${result.details ? html`<p class="t2 gap-top">${result.details}</p>` : null}</div><${DifferenceLine} result=${result} /></div></section>`;
   }
 
-  function Tasks({ result }) {
+  function Tasks({ result, letters }) {
     const isUnit = result.points,
       low = Math.min(0, ...result.scatter.map((/** @type {any} */ each) => Math.min(each.a, each.b))),
       high = Math.max(1, ...result.scatter.map((/** @type {any} */ each) => Math.max(each.a, each.b)));
@@ -91,19 +91,19 @@
       x: each.a,
       y: each.b,
       n: each.count,
-      tip: `A ${format.number(each.a, 2)} → B ${format.number(each.b, 2)}\n${format.plural(each.count, "task")}`,
+      tip: `${letters[0]} ${format.number(each.a, 2)} → ${letters[1]} ${format.number(each.b, 2)}\n${format.plural(each.count, "task")}`,
     }));
-    return html`<${ui.Card} title="Tasks" note="size = number of tasks">${marks.length ? html`<${charts.Scatter} points=${marks} xLabel="mean reward in A" yLabel="mean reward in B" range=${isUnit ? [0, 1] : [low, high]} />` : html`<p class="t3">No task is scored in both runs.</p>`}<//>`;
+    return html`<${ui.Card} title="Tasks" note="size = number of tasks">${marks.length ? html`<${charts.Scatter} points=${marks} xLabel=${`mean reward in ${letters[0]}`} yLabel=${`mean reward in ${letters[1]}`} corners=${letters.map((/** @type {string} */ letter) => `${letter} better`)} range=${isUnit ? [0, 1] : [low, high]} />` : html`<p class="t3">No task is scored in both runs.</p>`}<//>`;
   }
 
-  function Flips({ result, selected, onSelect, direction, onDirection, range }) {
+  function Flips({ result, letters, selected, onSelect, direction, onDirection, range }) {
     const [isOpen, setOpen] = useState(false);
     const rows = flipRows(result, direction),
       shown = isOpen ? rows : rows.slice(0, SHOWN_FLIPS),
       { up, down, threshold } = result.flips;
     return html`<${ui.Card} title="Flips" note=${`mean moved across ${format.number(threshold, 1)}`} flush>
       <div class="row flips-head"><${ui.Segments} label="Direction of the flips" options=${[["all", "All", up + down], ["up", "▲ Up", up], ["down", "▼ Down", down]]} value=${direction} onChange=${onDirection} /><span class="grow"></span><span class="t3 only-wide small"><kbd>j</kbd> <kbd>k</kbd> compare below</span></div>
-      ${rows.length ? html`<div class="scrollx" tabindex="0" role="group" aria-label="Table"><table class="tbl flips-table"><thead><tr><th class="w72">Task</th><th>Question</th><th class="n w72">A</th><th class="n w72">B</th><th class="n w100">Change</th></tr></thead><tbody>${shown.map((/** @type {any} */ row) => html`<tr key=${row.task} class=${row.task === selected ? "selected" : ""} aria-selected=${String(row.task === selected)}><td class="mono t2 small-mono">${row.task}</td><td class="ell"><button type="button" class="linklike ell" data-tip=${[row.question, row.agent].filter(Boolean).join("\n")} onClick=${() => onSelect(row.task)}>${row.question || `Task ${row.task}`}</button></td><td class="n"><${ui.RewardChip} reward=${row.first} range=${range} /></td><td class="n"><${ui.RewardChip} reward=${row.second} range=${range} /></td><td class="n"><${ui.Delta} value=${row.second - row.first} /></td></tr>`)}</tbody></table></div>` : html`<p class="t3 flips-empty">No task flipped ${direction === "all" ? "" : direction}.</p>`}
+      ${rows.length ? html`<div class="scrollx" tabindex="0" role="group" aria-label="Table"><table class="tbl flips-table"><thead><tr><th class="w72">Task</th><th>Question</th><th class="n w72">${letters[0]}</th><th class="n w72">${letters[1]}</th><th class="n w100">Change</th></tr></thead><tbody>${shown.map((/** @type {any} */ row) => html`<tr key=${row.task} class=${row.task === selected ? "selected" : ""} aria-selected=${String(row.task === selected)}><td class="mono t2 small-mono">${row.task}</td><td class="ell"><button type="button" class="linklike ell" data-tip=${[row.question, row.agent].filter(Boolean).join("\n")} onClick=${() => onSelect(row.task)}>${row.question || `Task ${row.task}`}</button></td><td class="n"><${ui.RewardChip} reward=${row.first} range=${range} /></td><td class="n"><${ui.RewardChip} reward=${row.second} range=${range} /></td><td class="n"><${ui.Delta} value=${row.second - row.first} /></td></tr>`)}</tbody></table></div>` : html`<p class="t3 flips-empty">No task flipped ${direction === "all" ? "" : direction}.</p>`}
       ${shown.length < rows.length ? html`<div class="flips-more"><button type="button" class="btn sm ghost" onClick=${() => setOpen(true)}>All ${format.count(rows.length)} flips</button></div>` : null}<//>`;
   }
 
@@ -155,7 +155,7 @@
     return { repeat: first, data: await api.rollout({ run, task, repeat: first }, query, signal) };
   }
 
-  function SideBySide({ numbers, task, question, range }) {
+  function SideBySide({ numbers, letters, task, question, range }) {
     const [mode, setMode] = useState("differences"),
       [showsPrompt, setShowsPrompt] = useState(false);
     const [repeats, setRepeats] = useState(/** @type {(number | null)[]} */ ([null, null]));
@@ -183,12 +183,12 @@
       setRepeats(data.map((side, index) => (index === place ? repeat : side.repeat)));
     return html`<section class="card" aria-label=${`Task ${task}, side by side`}><header class="sbs-head"><h2>Task ${task}, side by side</h2><span class="note ell">${question}</span><span class="grow"></span><${ui.Segments} label="What to show" options=${[["differences", "Differences"], ["everything", "Everything"]]} value=${mode} onChange=${setMode} /></header>
       <div class="samefold"><${ui.Icon} name=${isSamePrompt ? "check" : "warn"} small />${isSamePrompt ? "System and user messages are the same in both" : "The messages to the model differ"} <button type="button" class="btn sm ghost" aria-expanded=${String(showsPrompt)} onClick=${() => setShowsPrompt(!showsPrompt)}>${showsPrompt ? "Hide" : "Show"}</button></div>
-      ${showsPrompt ? html`<div class="padded"><${gymView.diff.TextDiff} a=${prompts[0]} b=${prompts[1]} labels=${["A", "B"]} /></div>` : null}
-      <div class="sbs">${data.map((side, place) => html`<${Column} key=${place} letter=${LETTERS[place]} run=${numbers[place]} task=${task} data=${side.data} repeat=${side.repeat} onRepeat=${onRepeat(place)} range=${range} mode=${mode} scored />`)}</div>
-      ${mode === "differences" ? html`<div class="padded"><${gymView.diff.TextDiff} key=${`${task}-${data.map((side) => side.repeat).join("-")}`} a=${textOf(data[0].data)} b=${textOf(data[1].data)} labels=${["A", "B"]} /></div>` : null}</section>`;
+      ${showsPrompt ? html`<div class="padded"><${gymView.diff.TextDiff} a=${prompts[0]} b=${prompts[1]} labels=${letters} /></div>` : null}
+      <div class="sbs">${data.map((side, place) => html`<${Column} key=${place} letter=${letters[place]} run=${numbers[place]} task=${task} data=${side.data} repeat=${side.repeat} onRepeat=${onRepeat(place)} range=${range} mode=${mode} scored />`)}</div>
+      ${mode === "differences" ? html`<div class="padded"><${gymView.diff.TextDiff} key=${`${task}-${data.map((side) => side.repeat).join("-")}`} a=${textOf(data[0].data)} b=${textOf(data[1].data)} labels=${letters} /></div>` : null}</section>`;
   }
 
-  function Subsets({ result }) {
+  function Subsets({ result, letters }) {
     if (!result.subsets.length) return null;
     const whole = {
       name: "",
@@ -204,10 +204,10 @@
       half = halfWidth(rows),
       isPoints = result.points;
     const edge = format.number(points(half, isPoints), isPoints ? 0 : 2);
-    return html`<${ui.Card} title="By agent and subset" note=${`${isPoints ? "points, " : ""}B − A, 95 % interval, p corrected (Holm)`} flush><div class="scrollx" tabindex="0" role="group" aria-label="Table"><table class="tbl"><thead><tr><th>Subset</th><th class="n">Tasks</th><th class="n">A</th><th class="n">B</th><th class="n">Change</th><th class="forest-head"><span>−${edge}</span><span>0</span><span>+${edge}</span></th><th class="n">p</th><th>Verdict</th></tr></thead><tbody>${rows.map((row, index) => html`<tr key=${index} class=${index ? "" : "total"}><td>${row.name && row.name !== "agent" ? `${row.name}: ` : ""}<span class=${row.name === "agent" ? "mono small-mono" : ""}>${row.value}</span></td><td class="n t2">${format.count(row.tasks)}</td><td class="n">${format.number(row.means[0])}</td><td class="n">${format.number(row.means[1])}</td><td class="n"><${ui.Delta} value=${points(row.mean_difference, isPoints)} digits=${isPoints ? 1 : 3} /></td><td><${charts.Forest} value=${row.mean_difference} low=${row.interval_95?.[0]} high=${row.interval_95?.[1]} from=${-half} to=${half} zero width=${190} /></td><td class="n t2">${formatP(row.p_corrected)}</td><td class=${row.verdict === "no clear change" ? "t3" : ""}>${VERDICTS[/** @type {keyof VERDICTS} */ (row.verdict)]}</td></tr>`)}</tbody></table></div><//>`;
+    return html`<${ui.Card} title="By agent and subset" note=${`${isPoints ? "points, " : ""}${letters[1]} − ${letters[0]}, 95 % interval, p corrected (Holm)`} flush><div class="scrollx" tabindex="0" role="group" aria-label="Table"><table class="tbl subsets-table"><thead><tr><th>Subset</th><th class="n">Tasks</th><th class="n">${letters[0]}</th><th class="n">${letters[1]}</th><th class="n">Change</th><th class="forest-head"><span>−${edge}</span><span>0</span><span>+${edge}</span></th><th class="n">p</th><th>Verdict</th></tr></thead><tbody>${rows.map((row, index) => html`<tr key=${index} class=${index ? "" : "total"}><td>${row.name && row.name !== "agent" ? `${row.name}: ` : ""}<span class=${row.name === "agent" ? "mono small-mono" : ""}>${row.value}</span></td><td class="n t2">${format.count(row.tasks)}</td><td class="n">${format.number(row.means[0])}</td><td class="n">${format.number(row.means[1])}</td><td class="n"><${ui.Delta} value=${points(row.mean_difference, isPoints)} digits=${isPoints ? 1 : 3} /></td><td><${charts.Forest} value=${row.mean_difference} low=${row.interval_95?.[0]} high=${row.interval_95?.[1]} from=${-half} to=${half} zero width=${130} /></td><td class="n t2">${formatP(row.p_corrected)}</td><td class=${row.verdict === "no clear change" ? "t3" : ""}>${VERDICTS[/** @type {keyof VERDICTS} */ (row.verdict)]}</td></tr>`)}</tbody></table></div><//>`;
   }
 
-  function Costs({ result }) {
+  function Costs({ result, letters }) {
     if (!result.costs.length) return null;
     const change = (/** @type {any} */ row) =>
       row.change === null
@@ -215,39 +215,51 @@
         : row.unit === "share"
           ? `${format.signed(row.change * 100, 1)} points`
           : `${format.signed(row.change * 100, 0)} %`;
-    return html`<${ui.Card} title="Cost and speed" note="per rollout" flush><div class="scrollx" tabindex="0" role="group" aria-label="Table"><table class="tbl"><thead><tr><th><span class="sr">Fact</span></th><th class="n">A</th><th class="n">B</th><th class="n">Change</th></tr></thead><tbody>${result.costs.map((/** @type {any} */ row) => html`<tr key=${row.name}><td>${row.title}</td><td class="n t2">${unitText(row.unit, row.values[0])}</td><td class="n">${unitText(row.unit, row.values[1])}</td><td class="n strong">${change(row)}</td></tr>`)}</tbody></table></div><//>`;
+    return html`<${ui.Card} title="Cost and speed" note="per rollout" flush><div class="scrollx" tabindex="0" role="group" aria-label="Table"><table class="tbl"><thead><tr><th><span class="sr">Fact</span></th><th class="n">${letters[0]}</th><th class="n">${letters[1]}</th><th class="n">Change</th></tr></thead><tbody>${result.costs.map((/** @type {any} */ row) => html`<tr key=${row.name}><td>${row.title}</td><td class="n t2">${unitText(row.unit, row.values[0])}</td><td class="n">${unitText(row.unit, row.values[1])}</td><td class="n strong">${change(row)}</td></tr>`)}</tbody></table></div><//>`;
   }
 
   function TwoRuns({ route, numbers, result, range }) {
+    const swap = () => router.go(router.compareAddress([...numbers].reverse(), route.query));
+    return html`<${Verdict} result=${result} /><${Differences} result=${result} /><${Pair} route=${route} numbers=${numbers} all=${numbers} letters=${["A", "B"]} result=${result} range=${range} bindings=${[["x", "Swap A and B", swap]]} />`;
+  }
+
+  /** Tasks, flips, conversations, subsets and costs of two of the compared runs; `all` are those of the address. */
+  function Pair({ route, numbers, all, letters, result, range, bindings = [] }) {
     const { query } = route,
       direction = query.flips ?? "all",
       rows = flipRows(result, direction);
     const fallback = (result.flip_rows ?? [])[0] ?? result.rows[0],
       task = query.task === undefined ? (fallback?.task ?? null) : Number(query.task);
-    const set = (/** @type {any} */ next) => router.replace(router.compareAddress(numbers, { ...query, ...next }));
+    const set = (/** @type {any} */ next) => router.replace(router.compareAddress(all, { ...query, ...next }));
     const move = (/** @type {number} */ step) => () => {
       const place = rows.findIndex((/** @type {any} */ row) => row.task === task),
         next = rows[Math.max(0, Math.min(rows.length - 1, place + step))];
       if (next) set({ task: next.task });
     };
-    useKeys("Compare", [
-      ["j ArrowDown", "Next flip", move(1)],
-      ["k ArrowUp", "Previous flip", move(-1)],
-      ["x", "Swap A and B", () => router.go(router.compareAddress([...numbers].reverse(), query))],
-    ]);
+    useKeys("Compare", [["j ArrowDown", "Next flip", move(1)], ["k ArrowUp", "Previous flip", move(-1)], ...bindings]);
     const question = useMemo(
       () =>
         [...(result.flip_rows ?? []), ...result.rows].find((/** @type {any} */ row) => row.task === task)?.question ??
         "",
       [result, task],
     );
-    return html`<${Verdict} result=${result} /><${Differences} result=${result} />
-      <div class="grid g12"><${Tasks} result=${result} /><${Flips} result=${result} selected=${task} onSelect=${(/** @type {number} */ each) => set({ task: each })} direction=${direction} onDirection=${(/** @type {string} */ each) => set({ flips: each === "all" ? "" : each })} range=${range} /></div>
-      ${task === null || Number.isNaN(task) ? null : html`<${SideBySide} numbers=${numbers} task=${task} question=${question} range=${range} />`}
-      <div class="grid g21"><${Subsets} result=${result} /><${Costs} result=${result} /></div>`;
+    return html`<div class="grid g12"><${Tasks} result=${result} letters=${letters} /><${Flips} result=${result} letters=${letters} selected=${task} onSelect=${(/** @type {number} */ each) => set({ task: each })} direction=${direction} onDirection=${(/** @type {string} */ each) => set({ flips: each === "all" ? "" : each })} range=${range} /></div>
+      ${task === null || Number.isNaN(task) ? null : html`<${SideBySide} numbers=${numbers} letters=${letters} task=${task} question=${question} range=${range} />`}
+      <div class="grid g21"><${Subsets} result=${result} letters=${letters} /><${Costs} result=${result} letters=${letters} /></div>`;
   }
 
-  function ManyRuns({ numbers, result, isPoints }) {
+  /** The pair of the baseline and a chosen run, below the table of many runs. */
+  function ChosenPair({ route, numbers, place, range }) {
+    const pair = [numbers[0], numbers[place]],
+      { data, error, reload } = useData(() => api.compare(pair), [pair.join(",")]);
+    if (error) return html`<${ui.ErrorState} error=${error} retry=${reload} />`;
+    if (!data) return html`<${ui.Skeleton} />`;
+    return html`<h2 class="pair-title"><${ui.RunTag} letter="A" /> and <${ui.RunTag} letter=${LETTERS[place]} /></h2><${Differences} result=${data} /><${Pair} route=${route} numbers=${pair} all=${numbers} letters=${["A", LETTERS[place]]} result=${data} range=${range} />`;
+  }
+
+  function ManyRuns({ route, numbers, result, isPoints, range }) {
+    const wanted = numbers.indexOf(Number(route.query.with ?? -1)),
+      chosen = wanted > 0 ? wanted : 1;
     const hasModel = result.runs.some((/** @type {any} */ row) => row.model);
     const hasCost = result.runs.some((/** @type {any} */ row) => row.dollars !== undefined);
     const half = halfWidth(result.runs);
@@ -255,7 +267,7 @@
     return html`<section class="card" aria-label="Verdict"><div class="padded"><p class="say">${result.sentence}</p><p class="t2 gap-top">Each run against A, paired by task; p values are corrected for ${format.plural(result.runs.length - 1, "comparison")} (Holm).</p></div>
       <div class="scrollx" tabindex="0" role="group" aria-label="Table"><table class="tbl"><thead><tr><th>Run</th>${hasModel ? html`<th>Model</th>` : null}<th class="n">Mean</th><th class="n">Against A</th><th class="forest-head wide"><span>−${edge}</span><span>0</span><span>+${edge}</span></th><th class="n">p</th><th>Flips</th><th>Verdict</th>${hasCost ? html`<th class="n">Cost</th>` : null}</tr></thead><tbody>${result.runs.map(
         (/** @type {any} */ row, /** @type {number} */ place) =>
-          html`<tr key=${row.number}><td><span class="row"><${ui.RunTag} letter=${LETTERS[place]} />${place ? html`<a class="plain-link" href=${router.compareAddress([numbers[0], row.number])}>${row.title ?? row.name}</a>` : (row.title ?? row.name)}</span></td>${hasModel ? html`<td class="mono t2 small-mono">${row.model}</td>` : null}<td class="n">${row.mean === null ? "–" : html`<${ui.RewardChip} reward=${row.mean} digits=${3} cell />`}</td><td class="n">${place ? html`<${ui.Delta} value=${points(row.mean_difference, isPoints)} digits=${isPoints ? 1 : 3} />` : html`<span class="t3">baseline</span>`}</td><td>${place && row.mean_difference !== null ? html`<${charts.Forest} value=${row.mean_difference} low=${row.interval_95?.[0]} high=${row.interval_95?.[1]} from=${-half} to=${half} zero width=${240} />` : null}</td><td class="n t2">${place ? formatP(row.p_corrected) : ""}</td><td class="t2 num">${place ? `▲ ${row.flips.up}  ▼ ${row.flips.down}` : ""}</td><td>${
+          html`<tr key=${row.number} class=${place === chosen ? "selected" : ""}><td><span class="row"><${ui.RunTag} letter=${LETTERS[place]} />${place ? html`<a class="plain-link" aria-current=${place === chosen ? "true" : undefined} data-tip="Show its tasks below" href=${router.compareAddress(numbers, { with: row.number })}>${row.title ?? row.name}</a>` : (row.title ?? row.name)}</span></td>${hasModel ? html`<td class="mono t2 small-mono">${row.model}</td>` : null}<td class="n">${row.mean === null ? "–" : html`<${ui.RewardChip} reward=${row.mean} digits=${3} cell />`}</td><td class="n">${place ? html`<${ui.Delta} value=${points(row.mean_difference, isPoints)} digits=${isPoints ? 1 : 3} />` : html`<span class="t3">baseline</span>`}</td><td>${place && row.mean_difference !== null ? html`<${charts.Forest} value=${row.mean_difference} low=${row.interval_95?.[0]} high=${row.interval_95?.[1]} from=${-half} to=${half} zero width=${240} />` : null}</td><td class="n t2">${place ? formatP(row.p_corrected) : ""}</td><td class="t2 num">${place ? `▲ ${row.flips.up}  ▼ ${row.flips.down}` : ""}</td><td>${
             !place
               ? ""
               : row.comparable
@@ -265,7 +277,8 @@
                     .map((/** @type {any} */ each) => each.text)
                     .join("\n")}>not comparable</span>`
           }</td>${hasCost ? html`<td class="n">${row.dollars === undefined ? "" : format.money(row.dollars)}</td>` : null}</tr>`,
-      )}</tbody></table></div></section>`;
+      )}</tbody></table></div></section>
+      <${ChosenPair} key=${`${numbers[0]}-${numbers[chosen]}`} route=${route} numbers=${numbers} place=${chosen} range=${range} />`;
   }
 
   const numbersOf = (/** @type {any} */ route) =>
@@ -289,7 +302,7 @@
     if (error) return html`<div class="page stack">${head}<${ui.ErrorState} error=${error} retry=${reload} /></div>`;
     const isMany = Array.isArray(data?.runs) && data.tasks === undefined;
     if (!data || isMany !== numbers.length > 2) return html`<${ui.Skeleton} />`;
-    return html`<div class="page stack compare">${head}${isMany ? html`<${ManyRuns} numbers=${numbers} result=${data} isPoints=${range[0] === 0 && range[1] === 1} />` : html`<${TwoRuns} route=${route} numbers=${numbers} result=${data} range=${range} />`}</div>`;
+    return html`<div class="page stack compare">${head}${isMany ? html`<${ManyRuns} route=${route} range=${range} numbers=${numbers} result=${data} isPoints=${range[0] === 0 && range[1] === 1} />` : html`<${TwoRuns} route=${route} numbers=${numbers} result=${data} range=${range} />`}</div>`;
   }
 
   gymView.pages.compare = {

@@ -66,5 +66,17 @@
       ${same?.agents?.length ? html`<section><h3>Same cause in this run</h3><div class="bars">${same.agents.map((/** @type {any} */ { agent, count }) => html`<a class="mono t2 small-mono plain-link" key=${agent} href=${router.address(run, "rollouts", [], { where: `${same.where} and agent == ${JSON.stringify(agent)}` })}>${agent || "(no agent)"}</a><span class="tr"><i class="mark-failed" style=${{ width: `${(100 * count) / most}%` }}></i></span><span class="num">${format.count(count)}</span>`)}</div></section>` : null}`;
   }
 
-  gymView.failed = { failureOf, FailurePanel, FailureFacts };
+  /** The call that ended the rollout, as the last block of its conversation. */
+  function FailedCall({ failure }) {
+    const isLimit = failure.outcome === "limit",
+      isModel = failure.phase === "model" && failure.turn !== undefined;
+    const what = [
+      failure.server ? `from ${failure.server}` : "",
+      failure.phase && !isModel ? `during ${failure.phase}` : "",
+      !isLimit && failure.retryable === false ? "not retried: the same request would fail again" : "",
+    ].filter(Boolean);
+    return html`<article class="turn by-assistant failed-call" aria-label="Where the rollout ended"><div class="gut">${isModel ? html`<b>Turn ${failure.turn}</b>` : null}</div><div class=${`msg failmark ${isLimit ? "warn" : ""}`}><span class=${`oc ${isLimit ? "limit" : "failed"}`}><${Icon} name=${isLimit ? "limit" : "failed"} small /> ${failure.cause}</span><span class="t3">${what.join("; ")}</span></div></article>`;
+  }
+
+  gymView.failed = { FailedCall, failureOf, FailurePanel, FailureFacts };
 })();

@@ -104,17 +104,42 @@
       .reduce((/** @type {number} */ sum, /** @type {any} */ entry) => sum + entry.count, 0);
   }
 
-  function Headline({ run, summary, range }) {
+  /** Return the newest earlier run of the same environment and rows, with which the score can be compared. */
+  function earlierRun(/** @type {any[]} */ runs, /** @type {any} */ summary) {
+    if (!summary.environment || !summary.started_at || !summary.data) return null;
+    return runs
+      .filter(
+        (run) =>
+          run.number !== summary.number &&
+          run.environment === summary.environment &&
+          run.data === summary.data &&
+          (run.started_at ?? "") < summary.started_at &&
+          typeof run.reward?.mean === "number",
+      )
+      .reduce((newest, run) => (newest && newest.started_at >= run.started_at ? newest : run), null);
+  }
+
+  /** The difference from an earlier run, as a link to the comparison. */
+  function SinceEarlier({ summary, earlier }) {
+    if (!earlier || summary.reward.mean === null) return null;
+    const change = summary.reward.mean - earlier.reward.mean,
+      size = Math.abs(change);
+    const look = size < 0.0005 ? "t2" : change > 0 ? "dl up" : "dl down";
+    const sign = size < 0.0005 ? "as in" : `${change > 0 ? "▲" : "▼"} ${format.number(size)} against`;
+    return html`<a class=${`since ${look}`} href=${router.compareAddress([earlier.number, summary.number])}>${sign} ${earlier.title ?? earlier.name}</a>`;
+  }
+
+  function Headline({ run, runs, summary, range }) {
     const { mean, interval_95: bounds, tasks } = summary.reward,
       passes = summary.pass_at_k ?? [];
     const rest = ["failed", "limit", "cancelled"]
       .map((outcome) => /** @type {[string, number]} */ ([outcome, countOf(summary, outcome)]))
       .filter(([, count]) => count);
     const notScored = rest.reduce((sum, [, count]) => sum + count, 0);
-    const unsolved = summary.task_groups?.unsolved;
+    const unsolved = passes.length ? summary.task_groups?.unsolved : undefined;
     const named = passes.length > 1 ? [passes[0], passes[passes.length - 1]] : passes;
     return html`<section class=${`card hero n${named.length + (unsolved === undefined ? 1 : 2)}`} aria-label="Score"><div><span class="lab">Mean reward${bounds ? ", 95 % interval" : ""}</span><div class="bigrow"><div class="big">${format.number(mean)}</div>${mean === null ? null : html`<${IntervalBar} mean=${mean} bounds=${bounds} range=${range} />`}</div>
-        <div class="t2 gap-top-small">${bounds ? `${format.interval(bounds)}, clustered by task` : mean === null ? "no rollout is scored yet" : `of ${format.plural(tasks, "task")}; no interval from so few`}</div></div>
+        <div class="t2 gap-top-small">${bounds ? `${format.interval(bounds)}, clustered by task` : mean === null ? "no rollout is scored yet" : `of ${format.plural(tasks, "task")}; no interval from so few`} <${SinceEarlier} summary=${summary} earlier=${earlierRun(runs, summary)} /></div></div>
       ${named.map((/** @type {any} */ point) => html`<div key=${point.k}><span class="lab">pass@${point.k}</span><div class="mid">${format.number(point.chance)}</div><div class="t2 note">${point.interval_95 ? format.interval(point.interval_95) : `of ${format.plural(point.tasks, "task")}`}</div></div>`)}
       ${unsolved === undefined ? null : html`<div><span class="lab">Tasks never solved</span><div class="mid"><a class="plain-link" href=${router.address(run, "tasks", [], { group: "unsolved" })}>${format.count(unsolved)}</a></div><div class="t2 note">${format.percent(unsolved / Math.max(1, summary.task_groups.all))} of ${format.count(summary.task_groups.all)}</div></div>`}
       <div><span class="lab">Not scored</span><div class="mid">${notScored ? html`<a class="plain-link" href=${rolloutsAt(run)('outcome != "scored"')}>${format.count(notScored)}</a>` : "0"}</div><div class="t2 note">${rest.map(([outcome, count]) => `${format.count(count)} ${outcome}`).join(", ") || "all rollouts are scored"}</div></div></section>`;
@@ -207,7 +232,7 @@
         total === 0
           ? html`<section class="card"><${ui.Empty} title="No rollout is stored yet" art="bars"><p>${summary.state === "running" ? "This page fills as soon as the first rollout is finished." : "The run has no finished rollout."}</p><//></section>`
           : html`
-      <${Headline} run=${run} summary=${summary} range=${range} />
+      <${Headline} run=${run} runs=${runs} summary=${summary} range=${range} />
       <${Charts} run=${run} summary=${summary} range=${range} total=${total} />
       ${
         health.length && subsets.length

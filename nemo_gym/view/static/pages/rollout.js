@@ -155,14 +155,23 @@
       const wanted = Number(route.query.turn ?? 0);
       if (wanted) requestAnimationFrame(() => scrollToElement(document.getElementById(`turn-${wanted}`)));
     }, [data, route.query.turn]);
+    const goEvent = (/** @type {number} */ number) => router.go(links.at(Math.floor(number / EVENTS) * EVENTS));
+    const parts =
+      data.total > EVENTS
+        ? {
+            start,
+            end: start + EVENTS,
+            find: (/** @type {string} */ text) => api.find(id, { text, attempt }),
+            show: goEvent,
+          }
+        : null;
     gymView.showEvent = (/** @type {number} */ number) => {
-      if (!scrollToElement(root.current?.querySelector(`[data-event="${number}"]`)))
-        router.go(links.at(Math.floor(number / EVENTS) * EVENTS));
+      if (!scrollToElement(root.current?.querySelector(`[data-event="${number}"]`))) goEvent(number);
     };
     return html`<div class=${`two ${hasOutline && turns.length ? "outlined" : ""}`}>${hasOutline && turns.length ? html`<${Outline} turns=${turns} current=${current} onGo=${goTurn} />` : null}
-      <div><${gymView.FindBar} root=${root} more=${`${start} ${unfolded}`}><button type="button" class="btn sm ghost only-wide" onClick=${() => setUnfolded(unfolded + 1)}>Unfold all <kbd>e</kbd></button><span class="only-wide"><${ui.Segments} label="Messages" options=${[[true, "Rendered"], [false, "Plain text"]]} value=${rendered} onChange=${setRendered} /></span><//>
+      <div><${gymView.FindBar} root=${root} more=${`${data.events[0]?.number} ${unfolded}`} onSearch=${unfolded ? undefined : () => setUnfolded(1)} parts=${parts}><button type="button" class="btn sm ghost only-wide" onClick=${() => setUnfolded(unfolded + 1)}>Unfold all <kbd>e</kbd></button><span class="only-wide"><${ui.Segments} label="Messages" options=${[[true, "Rendered"], [false, "Plain text"]]} value=${rendered} onChange=${setRendered} /></span><//>
         <section class="convo" aria-label="Conversation" ref=${root}>${failure ? html`<${failed.FailurePanel} failure=${failure} run=${id.run} />` : null}<${Pager} total=${data.total} start=${start} links=${links} />
-          <${conversation.Conversation} events=${data.events} turns=${turns} rendered=${rendered} unfolded=${unfolded} fetchMore=${fetchMore} link=${link} end=${start + EVENTS >= data.total ? endText(data) : ""} /><${Pager} total=${data.total} start=${start} links=${links} /></section></div>
+          <${conversation.Conversation} events=${data.events} turns=${turns} rendered=${rendered} unfolded=${unfolded} fetchMore=${fetchMore} link=${link} last=${failure && start + EVENTS >= data.total ? html`<${failed.FailedCall} failure=${failure} />` : null} end=${start + EVENTS >= data.total ? endText(data) : ""} /><${Pager} total=${data.total} start=${start} links=${links} /></section></div>
       <${gymView.VerdictPane} data=${data} route=${route} summary=${summary}>${failure ? html`<${failed.FailureFacts} failure=${failure} data=${data} run=${id.run} />` : null}<//></div>`;
   }
 
@@ -193,7 +202,7 @@
       table: router.address(run, "rollouts", [], { ...selection, at: `${task}:${repeat}` }),
       previous: to(data?.previous),
       next: to(data?.next),
-      nextFailed: to(data?.next_failed, {}),
+      nextFailed: to(data?.next_failed),
       tab: (/** @type {string} */ name) =>
         router.address(run, "rollout", route.parts, {
           ...selection,

@@ -3,11 +3,15 @@
 (() => {
   const { html, Icon, format, router, ui, charts, useState } = gymView;
 
-  const NOTES = { interrupted: "interrupted", unknown: "" };
+  const NOTES = { interrupted: "interrupted" };
   function note(/** @type {any} */ run) {
     if (run.reading) return `reading ${Math.floor((run.reading.done / Math.max(1, run.reading.size)) * 100)} %`;
-    return run.note ?? NOTES[/** @type {keyof NOTES} */ (run.state)] ?? "";
+    return NOTES[/** @type {keyof NOTES} */ (run.state)] ?? "";
   }
+
+  /** Return the runs as one looks for them: the newest first, those without a date last in their order. */
+  const newestFirst = (/** @type {any[]} */ runs) =>
+    [...runs].sort((one, two) => (two.started_at ?? "").localeCompare(one.started_at ?? ""));
 
   function RunRow({ run, isSelected, onSelect, shown }) {
     const mean = run.reward?.mean,
@@ -47,7 +51,7 @@
     return html`<div class="page stack"><div class="row wraps"><h1>Runs</h1><span class="t3 num">${format.plural(runs.length, "run")}</span><span class="grow"></span>
         ${selected.length > 1 ? html`<a class="btn primary" href=${router.compareAddress(selected)}><${Icon} name="scale" />Compare ${selected.length} selected</a>` : html`<span class="t3">Select two or more to compare</span>`}</div>
       <section class="card scrollx" aria-label="Runs" tabindex="0"><table class="tbl runs-table"><thead><tr><th class="check"><span class="sr">Select</span></th><th>Run</th>${shown.environment ? html`<th>Environment</th>` : null}${shown.model ? html`<th>Model</th>` : null}${shown.started_at ? html`<th>Started</th><th class="n">Duration</th>` : null}<th class="n">Rollouts</th><th class="n">Mean</th><th class="w166"><span class="ends"><span>${runs[0].scale?.[0] ?? 0}</span><span>${runs[0].scale?.[1] ?? 1}</span></span></th><th>Not scored</th>${shown.cost ? html`<th class="n">Cost</th>` : null}<th>Note</th></tr></thead>
-        <tbody>${runs.map((/** @type {any} */ run) => html`<${RunRow} key=${run.number} run=${run} shown=${shown} isSelected=${selected.includes(run.number)} onSelect=${() => toggle(run.number)} />`)}</tbody></table></section></div>`;
+        <tbody>${newestFirst(runs).map((/** @type {any} */ run) => html`<${RunRow} key=${run.number} run=${run} shown=${shown} isSelected=${selected.includes(run.number)} onSelect=${() => toggle(run.number)} />`)}</tbody></table></section></div>`;
   }
 
   gymView.pages.runs = { component: RunsPage, title: () => "Runs" };

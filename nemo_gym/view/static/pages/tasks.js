@@ -7,12 +7,12 @@
     ["all", "All"],
     ["mixed", "Mixed"],
     ["solved", "Always 1"],
-    ["unsolved", "Always 0"],
+    ["unsolved", "Never 1"],
     ["unscored", "Not scored"],
   ];
   const NAMES = {
     all: "",
-    mixed: "with mixed results",
+    mixed: "with different rewards",
     solved: "always solved",
     unsolved: "never solved",
     unscored: "without a score",

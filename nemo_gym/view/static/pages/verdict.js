@@ -35,9 +35,11 @@
       ${components.map((/** @type {any} */ { name, value, weight }) => html`<span class="mono small-mono ell" data-tip=${name} key=${name}>${name}</span><span class="tr">${value >= range[0] && value <= range[1] ? html`<i class=${`r${ui.rewardStep(value, range)}`} style=${{ width: `${Math.max(3, (100 * (value - range[0])) / (range[1] - range[0] || 1))}%` }}></i>` : null}</span><span class="right">${format.number(value, Number.isInteger(value) && Math.abs(value) > 1 ? 0 : 2)}</span>${hasWeights ? html`<span class="t3 right">${weight === undefined ? "" : `× ${Number(weight.toFixed(3))}`}</span>` : null}`)}</div></section>`;
   }
 
-  function Answer({ verdict, route }) {
+  function Answer({ verdict, route, isScored }) {
     const has = (/** @type {any} */ value) => value !== undefined && value !== null && value !== "";
     if (!has(verdict.extracted) && !has(verdict.expected)) return null;
+    if (!isScored && !has(verdict.extracted))
+      return html`<section><h3>Expected answer</h3><pre class="code wrap inpane" tabindex="0" role="group" aria-label="Expected answer">${diff.readable(verdict.expected)}</pre></section>`;
     const others = verdict.same_answer ?? [];
     return html`<section><h3>Answer</h3><${diff.AnswerDiff} extracted=${verdict.extracted} expected=${verdict.expected} />
       ${
@@ -100,7 +102,8 @@
       internal = verdict.internal ?? {},
       count = Object.keys(internal).length;
     if (!Object.keys(recorded).length && !count) return null;
-    return html`<section><h3>Recorded by the verifier</h3><${Fields} fields=${recorded} />${count ? html`<details class=${INTERNAL_SHOWN}><summary class="btn sm ghost">Show ${format.plural(count, "internal field")}</summary><${Fields} fields=${internal} /></details>` : null}</section>`;
+    const hasRecorded = Object.keys(recorded).length > 0;
+    return html`<section><h3>${hasRecorded ? "Recorded by the verifier" : "Recorded"}</h3>${hasRecorded ? html`<${Fields} fields=${recorded} />` : null}${count ? html`<details class=${INTERNAL_SHOWN}><summary class="btn sm ghost">Show ${format.plural(count, "internal field")}</summary><${Fields} fields=${internal} /></details>` : null}</section>`;
   }
 
   function VerdictPane({ data, route, summary, children }) {
@@ -121,7 +124,7 @@
       verdict.components ?? Object.entries(facts.components ?? {}).map(([name, value]) => ({ name, value }));
     const Annotation = gymView.annotations?.Panel;
     return html`<aside class="verdict" aria-label="Verdict">${facts.outcome === "scored" ? html`<section><div class="score"><span class=${`v r${ui.rewardStep(verdict.reward, range)}`}>${format.number(verdict.reward, 2)}</span><div><h2 class="headline">${headline(verdict, facts)}</h2><div class="t3 note">${means}</div></div></div></section>` : null}
-      ${children}${components.length && facts.outcome === "scored" ? html`<${Components} components=${components} range=${range} />` : null}<${Answer} verdict=${verdict} route=${route} /><${Why} verdict=${verdict} />
+      ${children}${components.length && facts.outcome === "scored" ? html`<${Components} components=${components} range=${range} />` : null}<${Answer} verdict=${verdict} route=${route} isScored=${facts.outcome === "scored"} /><${Why} verdict=${verdict} />
       ${Annotation && !gymView.api.isBundle ? html`<${Annotation} route=${route} data=${data} />` : null}
       ${verdict.limits?.length ? html`<${Limits} limits=${verdict.limits} />` : null}<${Recorded} verdict=${verdict} /></aside>`;
   }

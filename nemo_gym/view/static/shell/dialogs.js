@@ -13,8 +13,13 @@
       const close = (/** @type {Event} */ event) => {
         if (event.target === dialog) dialog.close();
       };
+      const leave = () => dialog.close(); // the page below is another one now
       dialog.addEventListener("click", close);
-      return () => dialog.removeEventListener("click", close);
+      addEventListener("hashchange", leave);
+      return () => {
+        dialog.removeEventListener("click", close);
+        removeEventListener("hashchange", leave);
+      };
     }, []);
     return html`<dialog ref=${element} aria-label=${label} onClose=${onClose}>${children}</dialog>`;
   }
