@@ -69,6 +69,7 @@ def _check_config(args: argparse.Namespace) -> int:
 
 def _datasets_without_origin(instances: "Sequence[ServerInstanceConfig]") -> list[str]:
     """Return a warning for each train or validation dataset that cannot be downloaded on another machine."""
+    from nemo_gym.config.environment_sources import is_source_name
     from nemo_gym.config.schema_datasets import DatasetConfig
 
     return [
@@ -77,7 +78,12 @@ def _datasets_without_origin(instances: "Sequence[ServerInstanceConfig]") -> lis
         for instance in instances
         for dataset in instance.datasets or ()
         if isinstance(dataset, DatasetConfig) and dataset.type in ("train", "validation")
-        if not (dataset.source or dataset.gitlab_identifier or dataset.huggingface_identifier)
+        if not (
+            is_source_name(dataset.name)
+            or dataset.source
+            or dataset.gitlab_identifier
+            or dataset.huggingface_identifier
+        )
     ]
 
 
