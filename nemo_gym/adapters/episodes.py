@@ -29,7 +29,7 @@ class Turn:
     """What the environment shows before the next turn, or at the end."""
 
     content: Any = ""
-    """The observation of the next player: text or content parts."""
+    """The observation of the next player: text or content parts; None for no message before the first turn."""
     reward: float = 0.0
     """The reward that the policy got for the action that led here."""
     done: bool = False

@@ -101,7 +101,8 @@ class PeerServer(GymnasiumServer):
         self.save_state(session_id, session)
         turn = await self._workers.start(session_id, {"operation": "start", "row": metadata})
         turn = await self._play_others(session_id, session, turn)
-        return Opening(messages=[{"role": "user", "content": turn["content"]}], tools=turn["tools"] or [])
+        messages = [] if turn["content"] is None else [{"role": "user", "content": turn["content"]}]
+        return Opening(messages=messages, tools=turn["tools"] or [])
 
     async def step(self, action: NeMoGymResponse, metadata: Metadata, session_id: str) -> Step:  # noqa: ARG002
         session: PeerSession = self.load_state(session_id)

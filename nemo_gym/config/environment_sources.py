@@ -149,8 +149,19 @@ class EnvironmentName:
         folder = self.source.folder
         names = (SOURCE_FILE, IDS_FILE, "rows.py", "requirements.txt")
         contents = [path.read_bytes() for name in names if (path := folder / name).is_file()]
-        digest = self._digest(self.text, *contents)
+        digest = self._digest(self.text, *contents, *self._data_stamp())
         return CACHE_DIR / "environments" / self.source.name / f"{self.instance}-{digest[:12]}.jsonl"
+
+    def _data_stamp(self) -> list[bytes]:
+        """Return what changes with the file of the setting `data`."""
+        data = self.settings.get("data") if "data" in self.source.file.settings else None
+        if data is None:
+            return []
+        try:
+            stat = Path(str(data)).stat()
+        except OSError as error:
+            raise UnknownEnvironment(f"{data}: {error.strerror}", where=self.text) from None
+        return [f"{stat.st_size} {stat.st_mtime_ns}".encode()]
 
     @staticmethod
     def _digest(text: str, *contents: bytes) -> str:
