@@ -25,7 +25,7 @@ from nemo_gym.keys import RANDOM_MOVE
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseFunctionToolCall
 from nemo_gym.server_utils import SESSION_ID_KEY, ModelServerRef, get_response_model, raise_for_status
 from nemo_gym.wire.call_reply import parse_tool_arguments
-from nemo_gym.workers.sessions import SessionLimits, SessionWorkers
+from nemo_gym.workers.sessions import SessionLimits, SessionWorkers, shared_workers
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class PeerSession:
 class PeerServer(GymnasiumServer):
     """Base class of adapters; see docs/adapters.md."""
 
-    HOSTING = "process"
+    HOSTING = "cell"  # the environments run in processes of their own
     EPISODES: ClassVar[str]
     """The result of `episode_function`, as "module:name"."""
     ROW: ClassVar[type[BaseModel]] = PeerRow
@@ -94,7 +94,7 @@ class PeerServer(GymnasiumServer):
         super().model_post_init(context)
         config = self.config
         limits = SessionLimits(config.step_timeout_seconds, config.session_memory_bytes, config.max_processes)
-        self._workers = SessionWorkers(self.EPISODES, limits)
+        self._workers = shared_workers(self.EPISODES, limits)
 
     async def reset(self, metadata: Metadata, session_id: str) -> Opening:
         session = PeerSession(metadata)

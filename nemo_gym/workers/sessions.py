@@ -31,6 +31,17 @@ class SessionLimits:
     max_sessions: int = 1024
 
 
+_shared: "weakref.WeakValueDictionary[tuple[str, SessionLimits], SessionWorkers]" = weakref.WeakValueDictionary()
+
+
+def shared_workers(function: str, limits: SessionLimits) -> "SessionWorkers":
+    """Return the workers of a function in this process: instances of one adapter share the host that imported it."""
+    workers = _shared.get((function, limits))
+    if workers is None:
+        workers = _shared[(function, limits)] = SessionWorkers(function, limits)
+    return workers
+
+
 class SessionWorkers:
     """Calls `function` ("module:function", with JSON as argument and result) in the worker process of a session."""
 

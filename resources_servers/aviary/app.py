@@ -11,6 +11,7 @@ class AviaryRow(PeerRow):
 
 
 class AviaryServer(PeerServer):
+    HOSTING = "cell"
     EPISODES = "resources_servers.aviary.episode:play"
     ROW = AviaryRow
 

@@ -4,6 +4,7 @@ from nemo_gym.adapters.server import PeerServer
 
 
 class GemServer(PeerServer):
+    HOSTING = "cell"
     EPISODES = "resources_servers.gem.episode:play"
 
 

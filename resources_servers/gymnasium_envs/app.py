@@ -4,6 +4,7 @@ from nemo_gym.adapters.server import PeerServer
 
 
 class GymnasiumEnvsServer(PeerServer):
+    HOSTING = "cell"
     EPISODES = "resources_servers.gymnasium_envs.episode:play"
 
 

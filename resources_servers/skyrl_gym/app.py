@@ -12,6 +12,7 @@ class SkyRLRow(PeerRow):
 
 
 class SkyRLServer(PeerServer):
+    HOSTING = "cell"
     EPISODES = "resources_servers.skyrl_gym.episode:play"
     ROW = SkyRLRow
 

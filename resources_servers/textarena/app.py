@@ -10,6 +10,7 @@ class TextArenaRow(PeerRow):
 
 
 class TextArenaServer(PeerServer):
+    HOSTING = "cell"
     EPISODES = "resources_servers.textarena.episode:play"
     ROW = TextArenaRow
 
