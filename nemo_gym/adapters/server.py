@@ -4,6 +4,8 @@ A subclass names the function of its episodes (`EPISODES`) and may declare the f
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -99,7 +101,8 @@ class PeerServer(GymnasiumServer):
     async def reset(self, metadata: Metadata, session_id: str) -> Opening:
         session = PeerSession(metadata)
         self.save_state(session_id, session)
-        turn = await self._workers.start(session_id, {"operation": "start", "row": metadata})
+        with self._attributing_errors():
+            turn = await self._workers.start(session_id, {"operation": "start", "row": metadata})
         turn = await self._play_others(session_id, session, turn)
         messages = [] if turn["content"] is None else [{"role": "user", "content": turn["content"]}]
         return Opening(messages=messages, tools=turn["tools"] or [])
@@ -108,7 +111,7 @@ class PeerServer(GymnasiumServer):
         session: PeerSession = self.load_state(session_id)
         turn = session.last
         if not turn["done"]:  # another player may have ended the game before the first turn of the policy
-            turn = await self._workers.call(session_id, {"operation": "step", "action": _action_fields(action)})
+            turn = await self._call(session_id, {"operation": "step", "action": _action_fields(action)})
             turn = await self._play_others(session_id, session, turn)
         return Step(
             turn["content"],
@@ -152,10 +155,25 @@ class PeerServer(GymnasiumServer):
             if is_model_name(row["opponent"]):
                 text = await self._ask_model(session.conversations.setdefault(player, []), content)
                 request = {"operation": "step", "action": {"text": text}}
-            turn = await self._workers.call(session_id, request)
+            turn = await self._call(session_id, request)
             session.other_turns.append({"player": player, "observation": content, "action": turn["played"]})
             reward += turn["reward"]
         raise EnvFailed(f"the policy had no turn within {MAX_OTHER_TURNS:,} turns", where=self.config.name)
+
+    async def _call(self, session_id: str, request: dict[str, Any]) -> dict[str, Any]:
+        """Make a call in the process of the session."""
+        with self._attributing_errors():
+            turn: dict[str, Any] = await self._workers.call(session_id, request)
+        return turn
+
+    @contextmanager
+    def _attributing_errors(self) -> Iterator[None]:
+        """Attribute the errors of the environment to this server, so that they are failures of the environment."""
+        try:
+            yield
+        except GymError as error:
+            error.where = self.config.name
+            raise
 
     async def _ask_model(self, conversation: list[dict[str, Any]], content: Any) -> str:
         """Return the action of the model that plays another player; a failed call fails the rollout."""
