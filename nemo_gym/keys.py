@@ -80,3 +80,6 @@ EXTRA_ROOTS_ENV_VAR = "NEMO_GYM_EXTRA_ROOTS"
 
 NODES_PATH = "/nodes"
 """Path of the head server that lists the nodes of a run."""
+
+FIRST_MOVE, RANDOM_MOVE, SCRIPT_PREFIX = "first_move", "random_move", "script:"
+"""Scripted players of games: the first listed move, a random one; and `script:A|B`, these moves in turn."""

@@ -31,7 +31,7 @@ AGENT, MODEL, RESOURCES_SERVER = "agent", "model", "resources-server"
 
 OWN_FRAMEWORK_KEYS = ("agent_framework", "anthropic_api_key")
 """Keys of agents that run their own agent framework, which contains the environment."""
-EXPERIMENTAL, NO_MANIFEST = "experimental", "no-manifest"
+EXPERIMENTAL, NO_MANIFEST, REFUSED = "experimental", "no-manifest", "refused"
 
 MIN_SIMILARITY = 0.7
 _BETWEEN_WORDS = re.compile(r"[\s_\-/]+")
@@ -76,13 +76,15 @@ class Component:
     """The names of the configuration files."""
     self_contained: bool = False
     """True for an agent that contains its environment and does not work with other resources servers."""
+    refused: str = ""
+    """The reason why it cannot be run."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     shadowed: tuple[Path, ...] = ()
     """Paths of unused components of the same name in later roots."""
 
     @property
     def status(self) -> str:
-        return EXPERIMENTAL if self.manifest else NO_MANIFEST
+        return REFUSED if self.refused else EXPERIMENTAL if self.manifest else NO_MANIFEST
 
 
 def catalog(roots: Sequence[Path]) -> list[Component]:

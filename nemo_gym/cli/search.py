@@ -30,5 +30,11 @@ def run(args: argparse.Namespace) -> int:
         for c in find_components(kind, args)
         if matches_query(args.query, [c.name, c.agent, c.resources_server, c.domain, c.description, *c.datasets])
     ]
+    if kind == "environments":
+        from nemo_gym import component_search_roots
+        from nemo_gym.catalog.source_environments import ALL, source_components
+
+        of_sources = source_components(ALL, component_search_roots())
+        components += [c for c in of_sources if matches_query(args.query, [c.name.partition(":")[2]])]
     print_components(kind, components, as_json=args.json)
     return 0

@@ -119,6 +119,7 @@ CONFIGURATION, MODEL, CLUSTER = "configuration", "model", "many machines (docs/m
 _TABLE = (
     Key("config_paths", ANY, "Configuration files to merge; later files override earlier ones.",
         reserved=True, flag=Flag("--config", "PATH", title=CONFIGURATION, note="repeatable")),
+    Key("environment", ANY, "Environments of other packages, as `SOURCE:ID?key=value`; one or a list."),
     Key("entrypoint", ANY, "Server folder (`type/name`) of commands that work on one folder.", reserved=True),
     Key("default_host", FILLED_TEXT, "Host of servers whose block has no host.", "127.0.0.1", reserved=True),
     Key("use_absolute_ip", BOOL, "Use the machine's address as default host.", False, reserved=True),

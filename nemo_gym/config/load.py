@@ -5,6 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from nemo_gym.config.environment_sources import (
+    ENVIRONMENT_KEY,
+    environment_tree,
+    is_source_name,
+    parse_name,
+    source_names,
+)
 from nemo_gym.config.search_roots import find_file
 from nemo_gym.config.trees import Tree
 from nemo_gym.config.yaml_text import MAX_BYTES, read_yaml
@@ -100,6 +107,9 @@ def load_files(entries: Sequence[str], roots: Sequence[Path], *, named_in: str |
 
     def read(entry: str, included_from: str | None) -> None:
         """Read the file that `entry` names, and add it after the files that it includes."""
+        if is_source_name(entry):
+            files.sources.append(ConfigSource("file", entry, environment_tree(parse_name(entry, roots))))
+            return
         try:
             path = find_file(entry, roots)
         except ConfigPathNotFoundError as error:
@@ -119,6 +129,7 @@ def load_files(entries: Sequence[str], roots: Sequence[Path], *, named_in: str |
         seen.add(real_path)
         source = read_source(path)
         includes = path_list(source.tree.get(CONFIG_PATHS), location=source.name)
+        includes = [*includes, *source_names(source.tree.get(ENVIRONMENT_KEY), source.name)]
         files.paths += [include for include in includes if include not in files.paths]
         include_stack.append(real_path)
         for include in includes:

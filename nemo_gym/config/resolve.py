@@ -21,6 +21,7 @@ from nemo_gym.config.checks import (
 )
 from nemo_gym.config.defaults import HostFacts, default_host, fill_defaults
 from nemo_gym.config.earlier_forms import adopt_earlier_forms
+from nemo_gym.config.environment_sources import ENVIRONMENT_KEY, source_names
 from nemo_gym.config.error_locations import ErrorLocations
 from nemo_gym.config.inheritance import Expansion
 from nemo_gym.config.instances import PLACEHOLDER_MODEL, is_server_block
@@ -108,6 +109,7 @@ def merge_sources(request: ResolveRequest, host: HostFacts) -> tuple[Tree, Error
         location = None
     try:
         paths = path_list(_resolve_paths(without_files), location=location)
+        paths = [*paths, *source_names(without_files.get(ENVIRONMENT_KEY), "command line or env.yaml")]
         files = load_files(paths, host.roots, named_in=location)
         forget_secrets(paths)  # paths of existing files are public
     except ConfigError as error:  # a path may be a secret that a `${…}` inserted

@@ -1,4 +1,6 @@
-"""Fork worker processes that call one function: `python -m nemo_gym.workers.host MODULE:FUNCTION CPU_SECONDS BYTES`.
+"""Fork worker processes that call one function: `python -m nemo_gym.workers.host MODULE:FUNCTION CPU BYTES RIGHTS`.
+
+RIGHTS is `restricted` for code that reads text of a model (no files, network or processes), else `trusted`.
 
 The host imports the function's module once, so that starting a worker takes a fork and no import. The host has one
 thread, so forking is safe even if its parent has several. When its parent exits or closes the control socket (standard
@@ -37,7 +39,9 @@ def encode_line(message: Any) -> bytes:
     return json.dumps(message).encode() + b"\n"
 
 
-def serve(control: socket.socket, function: Function, cpu_seconds: float, memory_bytes: int) -> None:
+def serve(
+    control: socket.socket, function: Function, cpu_seconds: float, memory_bytes: int, *, restricted: bool
+) -> None:
     """Fork workers on request and reap them until the parent closes `control`, then kill the remaining workers."""
     # When a worker ends, Python writes to the wakeup socket, so that `select` returns; the handler itself does nothing.
     wake_read, wake_write = socket.socketpair()
@@ -61,7 +65,7 @@ def serve(control: socket.socket, function: Function, cpu_seconds: float, memory
                 if pid == 0:
                     for inherited in (control, wake_read, wake_write, *workers.values()):
                         inherited.close()
-                    _run_worker(channel, function, cpu_seconds, memory_bytes)
+                    _run_worker(channel, function, cpu_seconds, memory_bytes, restricted)
                 workers[pid] = channel
     finally:
         for pid in workers:
@@ -78,13 +82,18 @@ def _reap(workers: dict[int, socket.socket]) -> None:
             channel.sendall(encode_line({"exit": os.waitstatus_to_exitcode(status)}))
 
 
-def _run_worker(channel: socket.socket, function: Function, cpu_seconds: float, memory_bytes: int) -> NoReturn:
+def _run_worker(
+    channel: socket.socket, function: Function, cpu_seconds: float, memory_bytes: int, restricted: bool
+) -> NoReturn:
     """Run a worker in a forked process: drop privileges, answer calls, exit without returning."""
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # closes the control socket, which only the host may have open
-        _drop_privileges(memory_bytes)
+        if restricted:
+            _drop_privileges(memory_bytes)
+        else:
+            _limit_memory(memory_bytes)
         _answer_calls(channel, function, cpu_seconds)
         os._exit(0)
     except BaseException:  # a forked process must never return into the host's loop
@@ -92,24 +101,31 @@ def _run_worker(channel: socket.socket, function: Function, cpu_seconds: float, 
     os._exit(1)
 
 
+def _limit_memory(memory_bytes: int) -> None:
+    """Limit the memory of a worker, and end it with its host."""
+    exit_with_parent()
+    for kind, limit in ((resource.RLIMIT_AS, memory_bytes), (resource.RLIMIT_CORE, 0)):
+        _, hard = resource.getrlimit(kind)
+        value = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(kind, (value, value))
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+
+
 def _drop_privileges(memory_bytes: int) -> None:
     """Limit memory and drop privileges that the function does not need (defence in depth; not a sandbox)."""
-    exit_with_parent()
+    _limit_memory(memory_bytes)
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "prctl"):
         libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     os.environ.clear()
     for kind, limit in (
-        (resource.RLIMIT_AS, memory_bytes),
-        (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, 1 << 20),  # not 0, because standard error is a file
         (resource.RLIMIT_NOFILE, 32),
     ):
         _, hard = resource.getrlimit(kind)
         value = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(kind, (value, value))
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     sys.addaudithook(_deny_event)
 
 
@@ -161,7 +177,7 @@ def _call(function: Function, payload: bytes) -> tuple[bytes, bool]:
 
 def main() -> None:
     """Import the function, call `prepare()` of its module if there is one, then fork workers on request."""
-    target, cpu_seconds, memory_bytes = sys.argv[1:4]
+    target, cpu_seconds, memory_bytes, rights = sys.argv[1:5]
     sys.dont_write_bytecode = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     module_name, _, function_name = target.partition(":")
@@ -171,7 +187,8 @@ def main() -> None:
         module.prepare()
     gc.freeze()  # the garbage collector of a worker neither scans nor copies the shared objects
     gc.set_threshold(50_000, 20, 20)
-    serve(socket.socket(fileno=os.dup(0)), function, float(cpu_seconds), int(memory_bytes))
+    control = socket.socket(fileno=os.dup(0))
+    serve(control, function, float(cpu_seconds), int(memory_bytes), restricted=rights != "trusted")
 
 
 if __name__ == "__main__":

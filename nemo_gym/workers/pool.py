@@ -7,28 +7,22 @@ fails and its worker is replaced by another fork of the host process (`nemo_gym.
 """
 
 import asyncio
-import json
 import os
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
 import threading
 import weakref
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, Self, TypeAlias
 
 from nemo_gym.errors import EnvFailed
 from nemo_gym.workers.host import encode_line
+from nemo_gym.workers.process import Worker, WorkerHost
 
 MAX_WORKERS = 8
-START_SECONDS = 120.0
-"""Longest wait for a worker to be ready."""
 END_SECONDS = 5.0
 """Time for the host to exit before it is killed."""
 CALLS_PER_WORKER = 2000
@@ -37,9 +31,6 @@ MAX_STARTS = 3
 """Attempts to start a worker before a call fails."""
 MAX_ATTEMPTS = 2
 """Attempts at a call whose worker ended for an unknown reason, such as the machine running out of memory."""
-
-_PYTHON_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME")
-"""Environment variables that an interpreter may need to start. Workers clear their environment."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +136,7 @@ class _Dispatcher:
         self._idle_slots = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
         self._channels: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-        self._host: _WorkerHost | None = None
+        self._host: WorkerHost | None = None
         self._closed = False
 
     def submit(self, payload: bytes) -> "Future[WorkerReply]":
@@ -187,7 +178,7 @@ class _Dispatcher:
 
     def _run_slot(self) -> None:
         """Perform queued calls with one worker until the dispatcher is closed: the main function of a slot thread."""
-        worker: _Worker | None = None
+        worker: Worker | None = None
         while (call := self._next_call()) is not None:
             payload, future = call
             if future.set_running_or_notify_cancel():
@@ -210,7 +201,7 @@ class _Dispatcher:
             self._idle_slots.release()
             return self._queue.get()
 
-    def _perform(self, worker: "_Worker | None", payload: bytes) -> "tuple[_Worker | None, WorkerReply]":
+    def _perform(self, worker: "Worker | None", payload: bytes) -> "tuple[Worker | None, WorkerReply]":
         """Make a call; return the worker (None if it cannot take another call) and the reply."""
         reason = ""
         for _ in range(MAX_ATTEMPTS):
@@ -229,15 +220,15 @@ class _Dispatcher:
             reason = f"the worker ended with status {reply['exit']}"
         return None, WorkerFailure("crash", reason)
 
-    def _start_worker(self) -> "_Worker":
+    def _start_worker(self) -> "Worker":
         """Start a worker, and its host if necessary; raise EnvFailed after MAX_STARTS failures."""
         problem = ""
         for _ in range(MAX_STARTS):
             with self._lock:
                 if self._closed:
                     raise self._failure("the worker pool was closed")
-                host = self._host = self._host or _WorkerHost(self._settings)
-                worker = _Worker(host.fork_worker())
+                host = self._host = self._host or _start_host(self._settings)
+                worker = Worker(host.fork_worker())
                 self._channels.add(worker.channel)
             if worker.wait_until_ready():
                 return worker
@@ -249,102 +240,8 @@ class _Dispatcher:
         raise self._failure(f"no worker could be started: {problem}")
 
 
-class _Worker:
-    """The connection of a slot to its worker process."""
-
-    def __init__(self, channel: socket.socket) -> None:
-        self.channel = channel
-        self.calls = 0
-        self._pid = 0
-        self._received = b""
-
-    def wait_until_ready(self) -> bool:
-        """Wait until the worker is ready; return False if it or its host exits, or after START_SECONDS."""
-        try:
-            self.channel.settimeout(START_SECONDS)
-            self._pid = self._receive().get("pid", 0)
-        except TimeoutError:
-            return False
-        return self._pid != 0
-
-    def call(self, payload: bytes, seconds: float) -> dict[str, Any]:
-        """Send a payload and return the reply; `{"exit": status}` if the worker exits without a reply."""
-        self.calls += 1
-        try:
-            self.channel.settimeout(seconds)
-            with suppress(BrokenPipeError, ConnectionResetError):  # the next read returns the worker's exit status
-                self.channel.sendall(payload)
-            return self._receive()
-        except TimeoutError:
-            with suppress(ProcessLookupError):  # the worker has just exited
-                os.kill(self._pid, signal.SIGKILL)
-            return {"failure": "time", "reason": f"more than {seconds:g} s"}
-
-    def _receive(self) -> dict[str, Any]:
-        """Read one message; return `{"exit": None}` if the host has exited, or the message is incomplete."""
-        while not self._received.endswith(b"\n"):
-            try:
-                chunk = self.channel.recv(1 << 16)
-            except ConnectionError:
-                chunk = b""
-            if not chunk:
-                return {"exit": None}
-            self._received += chunk
-        line, _, self._received = self._received.partition(b"\n")
-        try:
-            return dict(json.loads(line))
-        except ValueError:  # the worker was killed while it sent its reply, so the host's message follows on this line
-            return {"exit": None}
-
-
-class _WorkerHost:
-    """The process that forks workers."""
-
-    def __init__(self, settings: PoolSettings) -> None:
-        self.control, host_end = socket.socketpair()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `stop` closes it
-        self._problem = ""
-        self._lock = threading.Lock()
-        arguments = [settings.function, str(settings.cpu_seconds), str(settings.memory_bytes)]
-        with host_end:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "nemo_gym.workers.host", *arguments],  # -P: import nothing from the cwd
-                stdin=host_end.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=self._errors,
-                cwd="/",
-                env={
-                    **{name: os.environ[name] for name in _PYTHON_VARIABLES if name in os.environ},
-                    "PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path),
-                    "PYTHONHASHSEED": "0",  # the same iteration order, hence the same verdict, every time
-                    "LC_ALL": "C.UTF-8",
-                },
-            )
-
-    def fork_worker(self) -> socket.socket:
-        """Request a worker and return the socket to it; reading from it gives end of file if the host has exited."""
-        slot_end, worker_end = socket.socketpair()
-        with worker_end, suppress(OSError):
-            socket.send_fds(self.control, [b"F"], [worker_end.fileno()])
-        return slot_end
-
-    def stop(self, grace: float = 0.2) -> str:
-        """Stop the host and its workers; return the last line that the host wrote to stderr, else its exit status.
-
-        The host has `grace` seconds to exit, then it is killed.
-        """
-        with self._lock:  # several slots may call this at the same time
-            self.control.close()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(grace)
-            self._process.kill()
-            status = self._process.wait()
-            if not self._errors.closed:
-                with self._errors:
-                    self._errors.seek(0)
-                    lines = self._errors.read(1 << 20).decode(errors="replace").strip().splitlines()
-                self._problem = lines[-1] if lines else f"status {status}"
-            return self._problem
+def _start_host(settings: PoolSettings) -> WorkerHost:
+    return WorkerHost(settings.function, cpu_seconds=settings.cpu_seconds, memory_bytes=settings.memory_bytes)
 
 
 def _close_in_background(dispatcher: _Dispatcher) -> None:

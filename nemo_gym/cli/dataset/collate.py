@@ -39,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from nemo_gym import component_search_roots
+    from nemo_gym.adapters.rows import write_missing_rows
     from nemo_gym.cli.shared.concurrency import sigterm_as_interrupt
     from nemo_gym.data.collate import MetricsConflict, RowsRefused
     from nemo_gym.data.plot import check_plot, plot
@@ -46,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
     config = options.resolve_config(args, needs_model=False).config
     settings = options.load_options(TrainDataProcessorConfig, config, args)
+    write_missing_rows(config, component_search_roots(), output.notify)
     plot_path = Path(args.plot) if args.plot else None
     if plot_path:
         check_plot(plot_path)

@@ -82,6 +82,7 @@ def _unset_model_keys(args: argparse.Namespace) -> list[str]:
 
 def _datasets_without_origin(instances: "Sequence[ServerInstanceConfig]") -> list[str]:
     """Return a warning for each train or validation dataset that cannot be downloaded on another machine."""
+    from nemo_gym.config.environment_sources import is_source_name
     from nemo_gym.config.schema_datasets import DatasetConfig
 
     return [
@@ -90,7 +91,12 @@ def _datasets_without_origin(instances: "Sequence[ServerInstanceConfig]") -> lis
         for instance in instances
         for dataset in instance.datasets or ()
         if isinstance(dataset, DatasetConfig) and dataset.type in ("train", "validation")
-        if not (dataset.source or dataset.gitlab_identifier or dataset.huggingface_identifier)
+        if not (
+            is_source_name(dataset.name)
+            or dataset.source
+            or dataset.gitlab_identifier
+            or dataset.huggingface_identifier
+        )
     ]
 
 

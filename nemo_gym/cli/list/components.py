@@ -61,6 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags = options.FlagGroup(parser)
     parser.add_argument("name", nargs="?", metavar="NAME", help="component to show in detail")
     if parser.prog.endswith(" environments"):
+        source_help = "environments of another package, such as textarena; all: of every package"
+        flags.text("--source", "SOURCE", source_help)
         filters = options.FlagGroup(parser, "filters")
         filters.text("--domain", "DOMAIN", "only environments of this domain, such as math")
         filters.choice("--kind", ("environment", "benchmark"), "only environments, or benchmarks")
@@ -90,6 +92,11 @@ def run(args: argparse.Namespace) -> int:
             output.notify(f"Note: {count} are left out because they have no {fact}, such as {without_value[0]}")
         components = [component for component, value in pairs if value.lower() == wanted_value.lower()]
     print_components(kind, components, as_json=args.json)
+    if kind == "environments" and not args.source and not args.json:
+        from nemo_gym.catalog.source_environments import source_summary
+
+        summary = source_summary(component_search_roots())
+        output.notify(f"of other packages, as SOURCE:ID: {summary}; gym list environments --source SOURCE")
     return 0
 
 
@@ -98,7 +105,13 @@ def find_components(kind: str, args: argparse.Namespace) -> list[Component]:
     from nemo_gym.catalog.components import EVERY_KIND
 
     options.add_search_dirs(args)
-    components = EVERY_KIND[kind](component_search_roots())
+    roots, source = component_search_roots(), getattr(args, "source", None)
+    name = getattr(args, "name", None) or ""
+    if source or (kind == "environments" and ":" in name):
+        from nemo_gym.catalog.source_environments import source_components
+
+        return source_components(source or name.partition(":")[0], roots)
+    components = EVERY_KIND[kind](roots)
     for component in components:
         for hidden in component.shadowed:
             output.notify(f"Note: {component.name} is {component.path}, which hides {hidden}")
@@ -169,7 +182,8 @@ def _usage_example(component: Component) -> str:
         variant = component.variants[0] if component.variants else name
         return f"gym env validate --config responses_api_agents/{name}/configs/{variant}.yaml"
     if component.kind == ENVIRONMENT and not name.startswith(f"{RESOURCES}/"):
-        return f"gym eval run --environment {name} --model-type embedded_model"
+        quoted = f"'{name}'" if ":" in name else name
+        return f"gym eval run --environment {quoted} --model-type embedded_model"
     server = name.removeprefix(f"{RESOURCES}/")
     return f"gym eval run --resources-server {server} --model-type embedded_model"
 

@@ -13,10 +13,12 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from nemo_gym import RESULTS_DIR, _resolve_under_cwd_or_install
+from nemo_gym import RESULTS_DIR, _resolve_under_cwd_or_install, component_search_roots
+from nemo_gym.adapters.rows import write_missing_rows
 from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.catalog.row_problems import RowProblems
 from nemo_gym.cli.shared import options
+from nemo_gym.cli.terminal import output
 from nemo_gym.cli.terminal.output import ThrottledNotice
 from nemo_gym.config.dataset_agents import DATASET_OWNERS
 from nemo_gym.config.instances import check_server_types, instances_of, server_instances
@@ -280,6 +282,7 @@ def gather_rows(
         RowsRefused: (a ValueError) rows are not valid; the error lists all of them.
         OSError: a file cannot be read or written.
     """
+    write_missing_rows(config, component_search_roots(), output.notify)
     instances = GlobalConfigDictParser().filter_for_server_instance_configs(config)
     dataset_type = choose_dataset_type(instances, split)
     path = target.with_suffix("") / "preprocessed_datasets" / f"{dataset_type}.jsonl"

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nemo_gym import component_search_roots
-from nemo_gym.catalog.component_names import BENCHMARK, ENVIRONMENT, MODEL_TYPE, RESOURCES_SERVER, config_file
+from nemo_gym.catalog.component_names import (
+    BENCHMARK,
+    ENVIRONMENT,
+    MODEL_TYPE,
+    RESOURCES_SERVER,
+    ComponentKind,
+    config_file,
+)
 from nemo_gym.cli.terminal import output
 from nemo_gym.config.keys import CONFIGURATION, KEYS, MODEL, keys_with_flags
 from nemo_gym.config.search_roots import _augment_sys_path
@@ -159,7 +166,7 @@ def config_overrides(args: argparse.Namespace) -> list[str]:
     roots = component_search_roots()
     paths = list(getattr(args, "config", ()))
     for name, kind in SELECTORS.items():
-        paths += [str(config_file(kind, value, roots)) for value in given_values(args, name)]
+        paths += [config_path(kind, value, roots) for value in given_values(args, name)]
     paths += [path for word in args.overrides for path in _literal_paths(word)]
     tokens = [f"+{CONFIG_PATHS}={json.dumps(paths)}"] if paths else []
     for key in KEYS.values():
@@ -169,6 +176,15 @@ def config_overrides(args: argparse.Namespace) -> list[str]:
     if getattr(args, "server_name", None):
         tokens.append(f"+entrypoint=resources_servers/{args.server_name}")
     return [*tokens, *(word for word in args.overrides if not _literal_paths(word))]
+
+
+def config_path(kind: ComponentKind, value: str, roots: Sequence[Path]) -> str:
+    """Return the entry of `config_paths` for a component: its file, or the name of another package's environment."""
+    if kind is ENVIRONMENT and ":" in value:
+        from nemo_gym.config.environment_sources import parse_name
+
+        return parse_name(value, roots).text
+    return str(config_file(kind, value, roots))
 
 
 def add_search_dirs(args: argparse.Namespace) -> None:
