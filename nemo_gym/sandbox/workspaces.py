@@ -69,7 +69,7 @@ class Workspace(BaseModel):
     """A tar file, relative to `workspace_folder` of the agent."""
     git_bundle: str | None = None
     """A file written by `git bundle create`, which is cloned; `revision` is checked out."""
-    revision: str | None = Field(default=None, pattern=r"[A-Za-z0-9_./-]+")
+    revision: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*$")
     setup: str | None = None
     """A shell command that prepares the workspace; if it fails, the rollout fails."""
     check: str | None = None

@@ -251,8 +251,8 @@ class HarnessAgent(EpisodeAgent):
             folder = Path(name)
             async with AsyncExitStack() as stack:
                 gateway = self._gateway(mcp)
-                await gateway.start(folder / "model.sock")
                 stack.push_async_callback(gateway.close)
+                await gateway.start(folder / "model.sock")
                 await asyncio.to_thread(_write_hosts, folder / "hosts")
                 sandbox = AsyncSandbox(self._local_provider(), self._spec(folder, workspace), owns_provider=False)
                 await stack.enter_async_context(sandbox)

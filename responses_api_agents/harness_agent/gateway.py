@@ -6,6 +6,7 @@ answered model call is recorded for the conversation (`conversation`).
 
 import asyncio
 import logging
+import os
 import re
 import time
 from collections.abc import Mapping
@@ -55,14 +56,19 @@ class Gateway:
     reached_limit: bool = False
     _in_flight: int = 0
     _runner: web.AppRunner | None = None
+    _folder: int | None = None
 
     async def start(self, socket_path: Path) -> Self:
-        """Listen at a Unix socket that every user may connect to; its folder keeps other users of the machine out."""
+        """Listen at a Unix socket that every user may connect to; its folder keeps other users of the machine out.
+
+        The kernel allows about 100 characters for the path of a socket; that of a descriptor is always shorter.
+        """
         app = web.Application(client_max_size=_MAX_BODY_BYTES)
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.UnixSite(self._runner, str(socket_path)).start()
+        self._folder = os.open(socket_path.parent, os.O_PATH | os.O_CLOEXEC)
+        await web.UnixSite(self._runner, f"/proc/self/fd/{self._folder}/{socket_path.name}").start()
         await asyncio.to_thread(socket_path.chmod, 0o666)
         return self
 
@@ -71,6 +77,9 @@ class Gateway:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+        if self._folder is not None:
+            os.close(self._folder)
+            self._folder = None
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         if self.mcp_url is not None and request.path == MCP_PATH:

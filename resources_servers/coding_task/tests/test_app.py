@@ -1,4 +1,4 @@
-"""Prove the verifier of coding tasks: fixes pass in many forms, and patches that only please the visible test do not."""
+"""Prove the verifier of coding tasks: fixes pass in many forms, patches that only please the visible test do not."""
 
 from pathlib import Path
 from typing import Any

@@ -12,7 +12,10 @@ import urllib.error
 import urllib.request
 
 BASE = os.environ["OPENAI_BASE_URL"]
-TOOL = {"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {"command": {}}}}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "bash", "parameters": {"type": "object", "properties": {"command": {}}}},
+}
 
 
 def post(path, body):
