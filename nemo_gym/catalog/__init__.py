@@ -1,5 +1,6 @@
 """Read components and datasets from disk, without running any of their code.
 
+- `agent_pairing`: pair an environment with another agent
 - `component_names`: from a name on the command line to a configuration file
 - `components`: the components for `gym list` and `gym search`
 - `benchmarks`: the declared benchmarks, and running the scripts that write their rows

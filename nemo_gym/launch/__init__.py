@@ -8,7 +8,8 @@ which cells and other server processes are forked.
 - `supervisor`, `spawners`, `prefork`, `zygote`: start, watch and restart processes
 - `cell_group`: the cells of a run, calls to them and quarantine
 - `server_process`, `cell`, `app_listener`: the code that runs inside a server process
-- `requirements`, `venv`, `venv_build`: virtual environments of servers; `folder_tests`: run the tests of server folders
+- `requirements`, `venv`, `venv_build`: virtual environments of servers; `programs`: other programs they start
+- `folder_tests`: run the tests of server folders
 - `model_endpoints`: wait for model endpoints and limit requests to them
 - `slurm`, `slurm_cluster`: scripts for `gym eval submit`
 - `engines`: where servers are placed: on this machine, or on the nodes of a cluster

@@ -179,7 +179,7 @@ async def build_venv(venv: Venv, settings: VenvSettings, uv: Path, on_line: Line
     where = ", ".join(venv.servers)
     try:
         venv.target.parent.mkdir(parents=True, exist_ok=True)
-        async with _holding_lock(venv.target.with_name(f"{venv.target.name}.lock"), where) as lock:
+        async with holding_lock(venv.target.with_name(f"{venv.target.name}.lock"), where) as lock:
             if is_usable(venv, settings):
                 return False
             if on_line is None:  # the installer may take a minute, and its output is not shown
@@ -297,7 +297,7 @@ def without_credentials(line: str) -> str:
 
 
 @asynccontextmanager
-async def _holding_lock(path: Path, where: str) -> AsyncIterator[BinaryIO]:
+async def holding_lock(path: Path, where: str) -> AsyncIterator[BinaryIO]:
     """Hold the file lock at `path` while the block runs; the kernel releases it even if this process is killed.
 
     Raises:

@@ -5,6 +5,7 @@ A box is one isolated process tree: a sandbox of the provider `local`.
 - `api`: `AsyncSandbox` and `Sandbox`; `spec`: their specs, results and errors; `config`: sandbox blocks of configs
 - `providers`: `local`, `docker`, `apptainer`
 - `python`: run untrusted Python; `base_server`: base class of servers that run untrusted Python
+- `programs`: run programs that call a model; `workspaces`: files of a rollout, and what was changed in them
 - `access`: a sandbox that another server started; `agent_tools`: helpers of agents in a sandbox
 - `process_supervisor`: a program that runs inside a sandbox
 - `utils`: image names, limits of threads

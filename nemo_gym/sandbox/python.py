@@ -116,6 +116,11 @@ class PythonRunner:
         """Return False only if this machine cannot isolate programs and `allow_unsandboxed` is set."""
         return not isinstance(self._ensure_engine(), UnsandboxedProvider)
 
+    @property
+    def provider(self) -> LocalProvider:
+        """Return the provider that runs the programs, for sandboxes that share its boxes and limits."""
+        return self._ensure_engine()
+
     async def start(self) -> Self:
         """Start creating boxes in advance. Optional: otherwise the first `run` starts it.
 

@@ -7,6 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from resources_servers.coding_task import scripted_solver
+
 PROMPT = (
     "The function add in calc.py is wrong. Read the file, fix it, run python3 test_calc.py, and say when it passes."
 )
@@ -16,10 +18,6 @@ COMMANDS = ("cat calc.py", "sed -i 's/a - b/a + b/' calc.py", "python3 test_calc
 TURNS = len(COMMANDS) + 1
 TEST_SECONDS = 300.0
 """Maximum time of the test; it takes 0.1 s, but a machine may be busy."""
-SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-"""What mini-swe-agent expects as output of the last command; it asks for it in its prompt."""
-
-_SHELL_TOOLS = ("bash", "shell", "exec_command", "shell_command", "local_shell", "run_shell_command", "run_command")
 
 
 def create_workspace(folder: Path) -> None:
@@ -46,40 +44,7 @@ def play(scene: Any) -> dict[str, Any]:
 
 
 def next_turn(number: int, tools: list[Any], conversation: str) -> dict[str, Any]:
-    """Return turn `number` for a client that offers `tools`: a command, or the final text.
-
-    A request without tools is a side task of the client, for example a title for the conversation.
-    """
-    tool = _shell_tool(tools)
-    if tool is None:
-        return {"text": "Fix add"}
-    if number < len(COMMANDS):
-        turn: dict[str, Any] = {"tool_calls": [_call(tool, COMMANDS[number])]}
-        return turn if number else {"reasoning": THOUGHT, "text": "I look at the file.", **turn}
-    if SUBMIT in conversation:
-        return {"tool_calls": [_call(tool, f"echo {SUBMIT} && echo '{FINAL_TEXT}'")]}
-    return {"text": FINAL_TEXT}
-
-
-def _shell_tool(tools: list[Any]) -> dict[str, Any] | None:
-    """Return the name and schema of the tool that runs a command; None if the client offers none."""
-    offered: dict[str, dict[str, Any]] = {}
-    for tool in tools:
-        data = tool if isinstance(tool, dict) else tool.model_dump()
-        function = data.get("function") or data
-        if function.get("name"):
-            offered[function["name"].lower()] = {"name": function["name"], "schema": function.get("parameters") or {}}
-    return next((offered[name] for name in _SHELL_TOOLS if name in offered), None)
-
-
-def _call(tool: dict[str, Any], command: str) -> dict[str, Any]:
-    """Return a call of a tool with a command; other required fields get a neutral value."""
-    properties = tool["schema"].get("properties") or {}
-    name = next((each for each in ("command", "cmd") if each in properties), "command")
-    kind = (properties.get(name) or {}).get("type")
-    arguments: dict[str, Any] = {name: ["bash", "-lc", command] if kind == "array" else command}
-    for field in tool["schema"].get("required") or ():
-        if field not in arguments:
-            schema = properties.get(field) or {}
-            arguments[field] = {"boolean": False, "integer": 60, "number": 60}.get(schema.get("type"), "run a command")
-    return {"name": tool["name"], "arguments": arguments}
+    """Return turn `number` of the model for a client that offers `tools`."""
+    return scripted_solver.next_turn(
+        number, tools, conversation, commands=COMMANDS, final_text=FINAL_TEXT, thought=THOUGHT
+    )

@@ -89,11 +89,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    models = options.given_values(args, "model")
-    if len(models) > 1:
+    models, agents = options.given_values(args, "model"), options.agent_types(args)
+    if len(models) > 1 or len(agents) > 1:
         from nemo_gym.cli.shared.matrix import run_matrix
 
-        return run_matrix(args, command_line(args), models)
+        return run_matrix(args, command_line(args), models, agents)
     # Imported before the fork, so that servers share these modules. No import starts a thread.
     from nemo_gym.cli.shared import collection, eval_request, report  # noqa: F401
     from nemo_gym.launch.prefork import preforked_zygote

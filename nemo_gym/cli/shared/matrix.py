@@ -1,4 +1,4 @@
-"""Several models in one command: one run for each, one after the other, and a table of models and environments."""
+"""Several models or agents in one command: one run for each pair, one after the other, and a table of their scores."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from nemo_gym import component_search_roots
+from nemo_gym.catalog.agent_pairing import agent_config_file
 from nemo_gym.cli.parser import USAGE_ERROR
 from nemo_gym.cli.runs.list import format_reward
 from nemo_gym.cli.shared import options
@@ -24,26 +27,53 @@ SINGLE_RUN_FLAGS = {
     "run_name": "--run chooses running servers, which have their model",
 }
 """Flags that cannot be combined with several models, and why."""
-MODEL_FLAG = "--model"
+MODEL_FLAG, AGENT_FLAG = "--model", "--agent-type"
 
 
-def run_matrix(args: argparse.Namespace, words: Sequence[str], models: Sequence[str]) -> int:
-    """Run `gym eval run` for each model, print the table of mean rewards, and return the highest exit status.
+@dataclass(frozen=True)
+class MatrixRun:
+    """One run of a matrix; an empty name stands for the model or agent of the configuration."""
+
+    model: str
+    agent: str
+
+    @property
+    def label(self) -> str:
+        return ", ".join(filter(None, (self.model, self.agent)))
+
+    @property
+    def words(self) -> list[str]:
+        """Return the flags of this run."""
+        flags = ((MODEL_FLAG, self.model), (AGENT_FLAG, self.agent))
+        return [word for flag, name in flags if name for word in (flag, name)]
+
+
+def run_matrix(
+    args: argparse.Namespace, words: Sequence[str], models: Sequence[str], agents: Sequence[str] = ()
+) -> int:
+    """Run `gym eval run` for each model and agent, print the table of mean rewards, return the highest exit status.
 
     Raises:
         UsageError: a flag belongs to a single run.
+        UnknownName: there is no such agent.
     """
     reasons = [reason for key, reason in SINGLE_RUN_FLAGS.items() if getattr(args, key, None)]
     if reasons:
-        raise options.UsageError(f"{'; '.join(reasons)}, but {len(models)} models are given", fix="leave one out")
-    common = _without_flag(words, MODEL_FLAG)
-    reports: dict[str, dict[str, Any]] = {}
-    for model in models:
-        reports[model] = _run_one([*common, MODEL_FLAG, model], model)
-        if reports[model]["exit_status"] == USAGE_ERROR:  # every other model would end in the same way
+        what = f"{len(models)} models" if len(models) > 1 else f"{len(agents)} agents"
+        raise options.UsageError(f"{'; '.join(reasons)}, but {what} are given", fix="leave one out")
+    for agent in agents:
+        agent_config_file(agent, component_search_roots())  # an unknown name is an error before the first run
+    common = _without_flag(_without_flag(words, MODEL_FLAG), AGENT_FLAG)
+    runs = [MatrixRun(model, agent) for model in models or [""] for agent in agents or [""]]
+    reports: dict[MatrixRun, dict[str, Any]] = {}
+    for run in runs:
+        reports[run] = _run_one([*common, *run.words], run.label)
+        if reports[run]["exit_status"] == USAGE_ERROR and not agents:  # every other model would end in the same way
             return USAGE_ERROR
-    facts = {"models": reports, "matrix": score_matrix(reports)}
-    output.write_result(facts, lambda: _print_matrix(reports), as_json=args.json)
+    key = "models" if len(models) > 1 and len(agents) < 2 else "runs"
+    matrix = score_matrix(reports)
+    facts = {key: {run.label: report for run, report in reports.items()}, "matrix": matrix}
+    output.write_result(facts, lambda: _print_matrix(reports, matrix), as_json=args.json)
     return max(int(report["exit_status"]) for report in reports.values())
 
 
@@ -67,31 +97,36 @@ def _run_one(words: Sequence[str], model: str) -> dict[str, Any]:
     return {**report, "exit_status": process.returncode}
 
 
-def score_matrix(reports: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the mean reward and its interval by agent and model."""
+def score_matrix(reports: Mapping[MatrixRun, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the mean reward and its interval by agent and model; without models the second name is `mean`."""
     matrix: dict[str, dict[str, Any]] = {}
-    for model, report in reports.items():
+    for run, report in reports.items():
         for agent, scores in (report.get("rewards") or {}).items():
-            matrix.setdefault(agent, {})[model] = scores
+            matrix.setdefault(agent, {})[run.model or "mean"] = scores
     return matrix
 
 
-def _print_matrix(reports: dict[str, dict[str, Any]]) -> None:
-    matrix = score_matrix(reports)
-    rows = [("mean reward", *reports)]
+def _print_matrix(reports: Mapping[MatrixRun, dict[str, Any]], matrix: Mapping[str, Mapping[str, Any]]) -> None:
+    columns = list(dict.fromkeys(run.model or "mean" for run in reports))
+    rows = [("mean reward", *columns)]
     rows += [
-        (agent, *(format_reward(scores[model]) if model in scores else "–" for model in reports))
+        (agent, *(format_reward(scores[column]) if column in scores else "–" for column in columns))
         for agent, scores in matrix.items()
     ]
-    rows.append(("scored", *(f"{_scored_count(report)}/{report.get('total', 0)}" for report in reports.values())))
     output.write("")
     output.write_table(rows)
-    for model, report in reports.items():
-        if report.get("rollouts"):
-            output.write(f"{model}  {report['rollouts']}")
+    output.write_table(
+        [(run.label, _state(report), str(report.get("rollouts", ""))) for run, report in reports.items()]
+    )
 
 
-def _scored_count(report: dict[str, Any]) -> int:
+def _state(report: Mapping[str, Any]) -> str:
+    if report["exit_status"] == USAGE_ERROR:
+        return "refused"
+    return f"{_scored_count(report)}/{report.get('total', 0)} scored"
+
+
+def _scored_count(report: Mapping[str, Any]) -> int:
     return int(report.get("scored", 0)) + int(report.get("finished_before", 0))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nemo_gym import component_search_roots
+from nemo_gym.catalog.agent_pairing import pair_agent
 from nemo_gym.catalog.component_names import (
     BENCHMARK,
     ENVIRONMENT,
@@ -119,6 +120,7 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
         "--environment": "environment to use; repeatable",
         "--resources-server": "resources server to use; repeatable",
         "--model-type": "model server to use",
+        "--agent-type": "agent to use in place of that of the environment",
     }
     for flag, text in texts.items():
         group.add_argument(flag, metavar="NAME", help=text, action=KeepEveryValue)
@@ -140,6 +142,12 @@ def given_values(args: argparse.Namespace, dest: str) -> list[str]:
     return list(dict.fromkeys(getattr(args, "every_value", {}).get(dest) or ([value] if value else [])))
 
 
+def agent_types(args: argparse.Namespace) -> list[str]:
+    """Return the agents of --agent-type, which may be repeated or have names separated by commas."""
+    names = [name.strip() for value in given_values(args, "agent_type") for name in value.split(",")]
+    return list(dict.fromkeys(filter(None, names)))
+
+
 def add_key_flags(groups: Sequence[FlagGroup], command: str = "") -> None:
     """Add the flags of `nemo_gym.config.keys`, each to the group with its title. `config_overrides` reads them."""
     add_argument_by_title = {group.title: group.add_argument for group in groups}
@@ -156,10 +164,10 @@ def add_key_flags(groups: Sequence[FlagGroup], command: str = "") -> None:
 
 def config_overrides(args: argparse.Namespace) -> list[str]:
     """Return flags and overrides as override tokens, configuration files first."""
-    for name in ("model", "model_type"):
-        values = given_values(args, name)
+    for name in ("model", "model_type", "agent_type"):
+        values = agent_types(args) if name == "agent_type" else given_values(args, name)
         if len(values) > 1:
-            also = "; gym eval run evaluates several --model" if name == "model" else ""
+            also = "" if name == "model_type" else f"; gym eval run evaluates several --{name.replace('_', '-')}"
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"{flag} is given as {' and '.join(values)}", where=args.prog, fix=f"choose one{also}")
     add_search_dirs(args)
@@ -168,7 +176,15 @@ def config_overrides(args: argparse.Namespace) -> list[str]:
     for name, kind in SELECTORS.items():
         paths += [config_path(kind, value, roots) for value in given_values(args, name)]
     paths += [path for word in args.overrides for path in _literal_paths(word)]
+    pairing_tokens: list[str] = []
+    for name in agent_types(args):
+        pairing = pair_agent(name, paths, roots)
+        paths = [*paths, str(pairing.path)]
+        pairing_tokens = pairing.overrides
+        if getattr(args, "agent_name", "") is None:  # the command has --agent, which is not given
+            args.agent_name = pairing.instance
     tokens = [f"+{CONFIG_PATHS}={json.dumps(paths)}"] if paths else []
+    tokens += pairing_tokens
     for key in KEYS.values():
         value = getattr(args, key.flag.dest, None) if key.flag and key.name != CONFIG_PATHS else None
         if value or type(value) in (int, float):  # 0 is a value; None and False are flags that are not set

@@ -158,12 +158,13 @@ def launch(bwrap: str, cgroups: Cgroups | None, shape: BoxShape, *, preload: boo
             block_for_bwrap, block = _pipe(child_files) if can_map_users() else (None, None)
             counts_memory = group is not None and MEMORY in group.folders
             join_paths = [] if group is None else group.join_files()
+            system_calls = seccomp.filter_program(counts_memory=counts_memory, has_loopback=shape.has_loopback)
             files = Descriptors(
                 control=box_end.fileno(),
                 owner=owner.fileno(),
                 info_reader=info_pipe.fileno(),
                 info=info_for_bwrap.fileno(),
-                filter=child_files.enter_context(sealed_file(seccomp.filter_program(counts_memory=counts_memory))),
+                filter=child_files.enter_context(sealed_file(system_calls)),
                 passwd=child_files.enter_context(sealed_file(bubblewrap.passwd_file(shape.workdir))),
                 block=None if block_for_bwrap is None else block_for_bwrap.fileno(),
                 join_files=[child_files.enter_context(path.open("wb", 0)).fileno() for path in join_paths],

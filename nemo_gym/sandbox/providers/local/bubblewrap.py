@@ -10,6 +10,8 @@ INSIDE_SOURCE = Path(__file__).with_name("inside")
 INSIDE_PACKAGE = "nemo_gym/sandbox/providers/local/inside"
 _LIBRARY = "/run/box"
 """The folder in a box from which `INSIDE_PACKAGE` is imported."""
+FORWARDER = f"{_LIBRARY}/{INSIDE_PACKAGE}/forwarder.py"
+"""The path in a box of the program that forwards loopback ports to Unix sockets."""
 WORKDIR = "/work"
 BOX_USER = 1000
 """User and group id of programs, as seen inside a box."""
@@ -46,6 +48,10 @@ class BoxShape:
     workdir: str = WORKDIR
     disk_bytes: int = 256 << 20
     packages: tuple[str, ...] = ()
+    mounts: tuple[tuple[str, str], ...] = ()
+    """Read-only mounts: path on the host and path in the box."""
+    has_loopback: bool = False
+    """Programs may use the loopback interface of the box, which no process outside can reach."""
 
     @property
     def writable(self) -> list[str]:
@@ -59,6 +65,9 @@ class BoxShape:
         if not path.startswith("/") or path == "/" or ".." in self.workdir.split("/") or is_reserved:
             return f"the working directory must be absolute and outside the system folders, not {self.workdir!r}"
         r_x = 0o005  # the permissions of all users that programs need
+        missing = [source for source, _ in self.mounts if not Path(source).exists()]
+        if missing:
+            return f"these paths to mount do not exist: {', '.join(missing)}"
         folders = [Path(path) for path in self.packages]
         unreadable = [str(folder) for folder in folders if not folder.is_dir() or folder.stat().st_mode & r_x != r_x]
         return f"not a folder that all users may read: {', '.join(unreadable)}" if unreadable else None
@@ -108,6 +117,7 @@ def init_command(
     join_files: Sequence[int] = (),
     uid: int | None = None,
     writable: Sequence[str] | None = None,
+    has_loopback: bool = False,
 ) -> list[str]:
     """Return the command of the init process, which closes the descriptors `unused`. `writable` None: no isolation."""
     settings = {
@@ -118,6 +128,7 @@ def init_command(
         "uid": uid,
         "preload": list(PRELOAD) if preload else [],
         "writable": writable,
+        "has_loopback": has_loopback,
     }
     source = _BOOT.replace("LIBRARY", repr(library)).replace("SETTINGS", repr(settings))
     return [interpreter_path(), "-I", "-S", "-B", "-X", "utf8", "-c", source]
@@ -138,6 +149,7 @@ def bwrap_command(bwrap: str, shape: BoxShape, files: Descriptors, *, preload: b
         join_files=files.join_files,
         uid=uid,
         writable=shape.writable,
+        has_loopback=shape.has_loopback,
     )
     return [
         bwrap,
@@ -145,6 +157,7 @@ def bwrap_command(bwrap: str, shape: BoxShape, files: Descriptors, *, preload: b
         *_system_mounts(),
         *_private_mounts(shape, files, counts_memory=counts_memory),
         *(argument for path in shape.packages for argument in _read_only_mount(path, path)),
+        *(argument for source, target in shape.mounts for argument in _read_only_mount(source, target)),
         *("--remount-ro", "/", "--chdir", shape.workdir),
         *("--seccomp", str(files.filter)),
         "--",

@@ -17,6 +17,7 @@ _EXTRA_ADDRESS_SPACE_WITHOUT_GROUP = 96 << 20
 """Address space that a process may have beyond the memory limit; small without a group, where it bounds the memory."""
 _OPEN_FILES_WITHOUT_GROUP = 64
 """Every descriptor can hold kernel memory: the buffer of a socket or pipe, the watches of an epoll file."""
+DEFAULT_OPEN_FILES = 256
 _PENDING_SIGNALS = 256
 """Also the limit of POSIX timers."""
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -49,7 +50,9 @@ class BoxLimits:
     file_bytes: int
     output_bytes: int
     processes: int
-    open_files: int = 256
+    open_files: int = DEFAULT_OPEN_FILES
+    limits_address_space: bool = True
+    """False for programs that reserve much more memory than they use, such as those with a JIT compiler."""
 
     def rlimits(self, *, memory_counted: bool, processes_counted: bool) -> dict[str, int]:
         """Return the rlimits by name, also those of resources that control groups limit.
@@ -57,17 +60,19 @@ class BoxLimits:
         `memory_counted` and `processes_counted`: the kernel counts this resource for the box as a whole.
         """
         extra = _EXTRA_ADDRESS_SPACE_WITH_GROUP if memory_counted else _EXTRA_ADDRESS_SPACE_WITHOUT_GROUP
+        most_files = _OPEN_FILES_WITHOUT_GROUP if self.limits_address_space else self.open_files
         cpu_s_of_all_cores = (self.timeout_s + 1) * (os.cpu_count() or 1) + 1
         limits = {
-            "AS": self.memory_bytes + extra,
             "CPU": math.ceil(cpu_s_of_all_cores if self.cpu_s is None else self.cpu_s),
             "FSIZE": self.file_bytes,
-            "NOFILE": self.open_files if memory_counted else min(self.open_files, _OPEN_FILES_WITHOUT_GROUP),
+            "NOFILE": self.open_files if memory_counted else min(self.open_files, most_files),
             "SIGPENDING": _PENDING_SIGNALS,
             "CORE": 0,
             "MEMLOCK": 0,
             "MSGQUEUE": 0,
         }
+        if self.limits_address_space:
+            limits["AS"] = self.memory_bytes + extra
         # NPROC counts a user's processes. These are the box's processes only if the box has its own user or the kernel
         # counts by namespace. The limit is above that of the control group, which counts denied forks; NPROC does not.
         return {**limits, "NPROC": self.processes + 8} if processes_counted else limits

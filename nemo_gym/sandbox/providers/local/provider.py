@@ -16,7 +16,7 @@ from nemo_gym.sandbox.providers.local.bubblewrap import BoxShape
 from nemo_gym.sandbox.providers.local.cgroups import Cgroups
 from nemo_gym.sandbox.providers.local.execution import ActionResult, execute
 from nemo_gym.sandbox.providers.local.isolation_probe import probe
-from nemo_gym.sandbox.providers.local.limits import BoxLimits
+from nemo_gym.sandbox.providers.local.limits import DEFAULT_OPEN_FILES, BoxLimits
 from nemo_gym.sandbox.providers.local.pool import BoxPool
 from nemo_gym.sandbox.spec import (
     DEFAULT_READY_TIMEOUT_S,
@@ -39,6 +39,8 @@ _UNSUPPORTED = {
     "entrypoint": "a local sandbox has no entrypoint",
     "ports": "a local sandbox has no network",
 }
+_OPTIONS = frozenset({"processes", "open_files", "limit_address_space", "loopback", "mounts"})
+"""The `provider_options` of a spec; `sandbox.programs` describes them."""
 
 
 @dataclass
@@ -236,6 +238,8 @@ class LocalProvider(ArchiveProvider):
             file_bytes=self._shape(spec).disk_bytes,
             output_bytes=max_output_bytes or self.max_output_bytes,
             processes=int(spec.provider_options.get("processes", self.processes)),
+            open_files=int(spec.provider_options.get("open_files", DEFAULT_OPEN_FILES)),
+            limits_address_space=bool(spec.provider_options.get("limit_address_space", True)),
         )
 
     def sandbox(self, handle: SandboxHandle) -> LocalSandbox:
@@ -253,11 +257,13 @@ class LocalProvider(ArchiveProvider):
         problems = [text for name, text in _UNSUPPORTED.items() if getattr(spec, name)]
         if spec.resources.gpu:
             problems.append("a local sandbox has no GPU")
-        unknown = sorted(set(spec.provider_options) - {"processes"})
+        unknown = sorted(set(spec.provider_options) - _OPTIONS)
         if unknown:
             problems.append(f"unknown provider_options: {', '.join(unknown)}")
+        mounts = tuple((str(source), target) for target, source in spec.provider_options.get("mounts", {}).items())
+        has_loopback = bool(spec.provider_options.get("loopback"))
         disk = self.disk_mib << 20 if spec.resources.disk_gib is None else int(spec.resources.disk_gib * (1 << 30))
-        shape = BoxShape(spec.workdir or self.workdir, disk, self.packages)
+        shape = BoxShape(spec.workdir or self.workdir, disk, self.packages, mounts, has_loopback)
         problems += filter(None, [shape.problem()])
         if problems:
             fix = "use a docker sandbox, or remove the setting"

@@ -132,6 +132,8 @@ _SETSOCKOPT, _FCNTL = (54, 208), (72, 25)
 _MMAP = (9, 222)
 
 _AF_UNIX = 1
+_AF_OF_LOOPBACK = (_AF_UNIX, 2, 10, 16)
+"""Socket families of programs that use the loopback interface: also IPv4, IPv6 and netlink, which lists interfaces."""
 _STREAM, _SEQPACKET, _SOCKET_FLAGS = 1, 5, (0, 0x800, 0x80000, 0x80800)
 _CONNECTED_TYPES = [kind | flags for kind in (_STREAM, _SEQPACKET) for flags in _SOCKET_FLAGS]
 """Socket types whose unread data counts for the sender, with every combination of SOCK_NONBLOCK and SOCK_CLOEXEC.
@@ -158,10 +160,11 @@ def is_supported(machine: str | None = None) -> bool:
     return (machine or platform.machine()) in _ARCHITECTURES
 
 
-def filter_program(machine: str | None = None, *, counts_memory: bool = True) -> bytes:
+def filter_program(machine: str | None = None, *, counts_memory: bool = True, has_loopback: bool = False) -> bytes:
     """Return the BPF program for `machine` (default: this machine).
 
-    `counts_memory`: a control group limits the memory of the box.
+    `counts_memory`: a control group limits the memory of the box. `has_loopback`: programs may use network sockets,
+    which reach only the loopback interface of the box.
 
     Raises:
         KeyError: the system call numbers of that architecture are not known.
@@ -184,7 +187,12 @@ def filter_program(machine: str | None = None, *, counts_memory: bool = True) ->
     code += _when(_CLONE3[column], [_step(_RETURN, _ERRNO | errno.ENOSYS)])
     code += _when(_CLONE[column], _check_argument(0, [_NEW_NAMESPACES], denied, _ALLOW, jump=_JUMP_ANY_BIT))
     for call in (_SOCKET, _SOCKETPAIR):
-        code += _when(call[column], _check_socket(denied, any_type=counts_memory))
+        check = (
+            _check_argument(0, _AF_OF_LOOPBACK, _ALLOW, denied)
+            if has_loopback
+            else _check_socket(denied, any_type=counts_memory)
+        )
+        code += _when(call[column], check)
     if not counts_memory:
         code += _when(_MMAP[column], _check_mapping(denied))
     code += _when(_SETSOCKOPT[column], _check_argument(2, _BUFFER_SIZES, denied, _ALLOW))

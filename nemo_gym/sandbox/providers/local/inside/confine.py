@@ -48,11 +48,12 @@ def all_file_rights(abi: int) -> int:
     return sum(bit for since, bit in newer.items() if abi >= since) | rights_of_version_1
 
 
-def restrict_paths(writable: Iterable[str]) -> int:
+def restrict_paths(writable: Iterable[str], *, has_loopback: bool = False) -> int:
     """Restrict this process with Landlock, a second layer on top of mounts and namespaces.
 
     Allows reading mounted files, writing devices and `/proc`, and everything except device files below `writable`.
-    Newer versions of Landlock also forbid TCP, and sockets of and signals to processes outside the box.
+    Newer versions of Landlock also forbid TCP (unless the box has a loopback interface), and sockets of and signals to
+    processes outside the box.
     Returns the Landlock version; 0 if the kernel has none.
 
     Raises:
@@ -64,7 +65,7 @@ def restrict_paths(writable: Iterable[str]) -> int:
     handled = all_file_rights(abi)
     fields = [handled]
     if abi >= 4:
-        fields.append(_BIND_TCP_AND_CONNECT_TCP)
+        fields.append(0 if has_loopback else _BIND_TCP_AND_CONNECT_TCP)
     if abi >= 6:
         fields.append(_SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS)
     attributes = struct.pack(f"={len(fields)}Q", *fields)

@@ -141,11 +141,13 @@ def main(settings: dict[str, Any]) -> dict[str, Any]:
         confine.exit_with_parent()
         if os.getppid() != own_pid:  # the init process exited before that call
             os._exit(1)
-    _confine_child(request, descriptors, settings["writable"])
+    _confine_child(request, descriptors, settings["writable"], has_loopback=settings["has_loopback"])
     return request
 
 
-def _confine_child(request: dict[str, Any], descriptors: list[int], writable: list[str] | None) -> None:
+def _confine_child(
+    request: dict[str, Any], descriptors: list[int], writable: list[str] | None, *, has_loopback: bool
+) -> None:
     """Keep only the descriptors of the request, then apply all restrictions; runs in the child."""
     os.setsid()
     # Move descriptors to high numbers first, so that none overwrites another, then to their final numbers.
@@ -159,7 +161,7 @@ def _confine_child(request: dict[str, Any], descriptors: list[int], writable: li
     confine.hide_memory(False)
     confine.raise_oom_score()
     if writable is not None:
-        confine.restrict_paths(writable)
+        confine.restrict_paths(writable, has_loopback=has_loopback)
         confine.forbid_landlock()
     confine.restrict_resources(request["limits"])
 

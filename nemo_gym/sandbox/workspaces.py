@@ -1,0 +1,216 @@
+"""The workspace of a rollout: the files of the row, and what was changed in them."""
+
+import asyncio
+import base64
+import binascii
+import difflib
+import fnmatch
+import os
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from nemo_gym.config.search_roots import component_search_roots, find_file
+from nemo_gym.errors import ConfigError
+from nemo_gym.sandbox.api import AsyncSandbox
+from nemo_gym.sandbox.spec import SandboxError
+
+IGNORED = (".git", "__pycache__", "*.pyc", ".pytest_cache", "node_modules", ".venv")
+"""Names of files and folders that are no changes."""
+MAX_BYTES = 64 << 20
+
+
+def checked_path(name: str) -> str:
+    """Return a relative path below the workspace.
+
+    Raises:
+        ValueError: the path is absolute, empty, or leads outside.
+    """
+    path = PurePosixPath(name)
+    if not name or path.is_absolute() or ".." in path.parts or "\0" in name or str(path) == ".":
+        raise ValueError(f"{name!r} is not a path below the workspace")
+    return str(path)
+
+
+class EncodedFile(BaseModel):
+    """A file that is not text."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    base64: str
+
+    @field_validator("base64")
+    @classmethod
+    def _check_base64(cls, value: str) -> str:
+        try:
+            base64.b64decode(value, validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"not base64: {error}") from None
+        return value
+
+    @property
+    def content(self) -> bytes:
+        return base64.b64decode(self.base64)
+
+
+class Workspace(BaseModel):
+    """What a row says about the workspace: files, an archive, or a git bundle, and commands."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    files: dict[str, str | EncodedFile] = {}
+    """Contents by path below the workspace; they replace files of the archive."""
+    archive: str | None = None
+    """A tar file, relative to `workspace_folder` of the agent."""
+    git_bundle: str | None = None
+    """A file written by `git bundle create`, which is cloned; `revision` is checked out."""
+    revision: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*$")
+    setup: str | None = None
+    """A shell command that prepares the workspace; if it fails, the rollout fails."""
+    check: str | None = None
+    """A shell command that runs after the program; its status and output are in the result."""
+    setup_timeout_s: float = Field(default=300.0, gt=0)
+    check_timeout_s: float = Field(default=300.0, gt=0)
+
+    @field_validator("files")
+    @classmethod
+    def _check_names(cls, files: dict[str, Any]) -> dict[str, Any]:
+        return {checked_path(name): content for name, content in files.items()}
+
+    @field_validator("archive", "git_bundle")
+    @classmethod
+    def _check_source(cls, name: str | None) -> str | None:
+        return None if name is None else checked_path(name)
+
+    @model_validator(mode="after")
+    def _check_sources(self) -> "Workspace":
+        if self.archive and self.git_bundle:
+            raise ValueError("a workspace has an `archive` or a `git_bundle`, not both")
+        if self.revision and not self.git_bundle:
+            raise ValueError("`revision` needs a `git_bundle`")
+        return self
+
+    def write(self, folder: Path, sources: Path | None = None) -> bool:
+        """Write the archive and the files into a folder; return whether there are any. A git bundle is not written.
+
+        `sources` is the folder with the archives of rows; by default, the folders in which components are searched.
+
+        Raises:
+            ConfigError: a file of the row does not exist or cannot be unpacked.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.archive:
+            path = _file_of_row(self.archive, sources, "archive")
+            try:
+                with tarfile.open(path) as archive:
+                    archive.extractall(folder, filter="data")
+            except (tarfile.TarError, OSError) as error:
+                raise ConfigError(f"cannot be unpacked: {error}", where=str(path)) from error
+        for name, content in self.files.items():
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content.encode() if isinstance(content, str) else content.content)
+        return bool(self.archive or self.files)
+
+    def bundle_path(self, sources: Path | None = None) -> Path | None:
+        """Return the path of the git bundle; None without one."""
+        return _file_of_row(self.git_bundle, sources, "git_bundle") if self.git_bundle else None
+
+
+def _file_of_row(name: str, folder: Path | None, field_name: str) -> Path:
+    roots = component_search_roots() if folder is None else [folder]
+    return find_file(name, roots, subject=f"{field_name} of the workspace")
+
+
+Snapshot = dict[str, bytes]
+
+
+def read_snapshot(folder: Path, ignored: Sequence[str] = IGNORED) -> Snapshot:
+    """Return the contents of the regular files of a folder by path; links are not followed, ignored names left out."""
+    snapshot: Snapshot = {}
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not _matches(name, ignored))
+        for name in names:
+            path = Path(parent, name)
+            if not _matches(name, ignored) and path.is_file() and not path.is_symlink():
+                snapshot[path.relative_to(folder).as_posix()] = path.read_bytes()
+    return snapshot
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+async def download_snapshot(
+    sandbox: AsyncSandbox, path: str, *, ignored: Sequence[str] = IGNORED, max_bytes: int = MAX_BYTES
+) -> Snapshot:
+    """Return the contents of the files of a folder in a sandbox.
+
+    Raises:
+        SandboxError: the folder cannot be read, or is larger than `max_bytes`.
+    """
+    with tempfile.TemporaryDirectory(prefix="gym-workspace-") as name:
+        target = Path(name)
+        await sandbox.download(path, target)
+        snapshot = await asyncio.to_thread(read_snapshot, target, ignored)
+    size = sum(map(len, snapshot.values()))
+    if size > max_bytes:
+        raise SandboxError(f"the workspace has {size:,} bytes, more than {max_bytes:,}", where=path)
+    return snapshot
+
+
+@dataclass(frozen=True)
+class WorkspaceChanges:
+    """The difference between two snapshots."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    """Contents of new and changed files."""
+    deleted: tuple[str, ...] = ()
+    diff: str = ""
+    """The changes of text files as a unified diff."""
+
+    @classmethod
+    def between(cls, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> "WorkspaceChanges":
+        """Compare two snapshots."""
+        files = {name: content for name, content in sorted(after.items()) if before.get(name) != content}
+        deleted = tuple(sorted(before.keys() - after.keys()))
+        names = sorted([*files, *deleted])
+        return cls(files, deleted, "".join(_file_diff(name, before.get(name), after.get(name)) for name in names))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the changes as JSON data; a file that is not text is `{"base64": …}`."""
+        return {"files": {name: _content(data) for name, data in self.files.items()}, "deleted": list(self.deleted)} | {
+            "diff": self.diff
+        }
+
+
+def _content(data: bytes) -> str | dict[str, str]:
+    text = _as_text(data)
+    return {"base64": base64.b64encode(data).decode()} if text is None else text
+
+
+def _as_text(data: bytes | None) -> str | None:
+    """Return the text of a file; empty for a missing file, None if it is not text."""
+    try:
+        text = (data or b"").decode()
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else text
+
+
+def _file_diff(name: str, before: bytes | None, after: bytes | None) -> str:
+    old, new = _as_text(before), _as_text(after)
+    if old is None or new is None:
+        return f"Binary file {name} differs\n"
+    lines = difflib.unified_diff(
+        old.splitlines(keepends=True),
+        new.splitlines(keepends=True),
+        "/dev/null" if before is None else f"a/{name}",
+        "/dev/null" if after is None else f"b/{name}",
+    )
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
