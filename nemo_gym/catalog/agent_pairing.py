@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from nemo_gym.catalog.component_names import ComponentKind, UnknownName
-from nemo_gym.catalog.components import OWN_FRAMEWORK_KEYS, datasets_of, load_tree
+from nemo_gym.catalog.components import OWN_FRAMEWORK_KEYS, load_entry_tree, load_tree
 from nemo_gym.catalog.rows import parse_row
+from nemo_gym.config.dataset_agents import datasets_of
 from nemo_gym.config.instances import ServerInstance, instances_of
 from nemo_gym.config.search_roots import find_file
 from nemo_gym.errors import ConfigError
@@ -73,7 +74,7 @@ def pair_agent(name: str, config_paths: Sequence[str], roots: Sequence[Path]) ->
     agents: dict[str, ServerInstance] = {}
     servers: dict[str, ServerInstance] = {}
     for config_path in config_paths:
-        tree = load_tree(find_file(config_path, roots), roots, strict=False)
+        tree = load_entry_tree(config_path, roots, strict=False)
         agents |= {each.name: each for each in instances_of(tree, AGENTS)}
         servers |= {each.name: each for each in instances_of(tree, RESOURCES)}
     owners = [each for each in agents.values() if each.reference("resources_server") in servers]

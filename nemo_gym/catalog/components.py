@@ -45,7 +45,12 @@ def load_tree(path: Path, roots: Sequence[Path], *, strict: bool) -> Tree:
     Raises:
         ConfigError: a file cannot be read, or (strict only) a directive cannot be expanded.
     """
-    sources = load_files([str(path.absolute())], roots).sources
+    return load_entry_tree(str(path.absolute()), roots, strict=strict)
+
+
+def load_entry_tree(entry: str, roots: Sequence[Path], *, strict: bool) -> Tree:
+    """Merge, as `load_tree` does, what an entry of `config_paths` names: a file, or an environment of a source."""
+    sources = load_files([entry], roots).sources
     tree: Tree = {}
     for source in sources:
         merge_into(tree, source.tree, root=tree)
