@@ -43,7 +43,7 @@ from nemo_gym.convert.answer_repair import with_reasoning_content
 from nemo_gym.convert.error_bodies import ApiError
 from nemo_gym.convert.gemini_answer import GeminiArrayEncoder, GeminiStreamEncoder, gemini_from_response
 from nemo_gym.convert.gemini_request import accepted_gemini_request, wants_thoughts
-from nemo_gym.convert.json_access import new_id, to_dict
+from nemo_gym.convert.json_access import new_id, numbered_ids, to_dict
 from nemo_gym.convert.stream_encoders import ChatEncoder, MessagesEncoder, ResponsesEncoder, StreamEncoder
 from nemo_gym.convert.tool_names import split_response
 from nemo_gym.convert.usage import with_numeric_usage
@@ -319,7 +319,7 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
         """Answer a Messages request through `responses`, as JSON or as a stream."""
         model = str(body.get("model") or self.config.name)
         try:
-            params, dropped = responses_anthropic.accepted_request(body, new_id=new_id)
+            params, dropped = responses_anthropic.accepted_request(body, new_id=numbered_ids())
             self._warn_dropped(dropped)
             accepted = self._accept(method, params, responses_streaming.sanitise_request)
         except (ConversionError, RequestValidationError) as error:
@@ -339,7 +339,7 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
     ) -> Response:
         """Answer a Gemini request through `responses`, as JSON, as a stream or as a JSON array of its chunks."""
         with as_refusals():
-            converted = accepted_gemini_request(body, model=model, new_id=new_id)
+            converted = accepted_gemini_request(body, model=model, new_id=numbered_ids())
         accepted = self._accept_converted(method, *converted)
         include_thoughts = wants_thoughts(body)
         if stream is not None:

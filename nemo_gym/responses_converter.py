@@ -50,6 +50,8 @@ class ResponsesConverter(BaseModel):
 
     return_token_id_information: bool
     uses_reasoning_parser: bool = True
+    server_name: str = ""
+    """The model server that converts, for its warnings: one for each server and field."""
 
     def responses_to_chat_completion_create_params(
         self, responses_create_params: Any
@@ -70,7 +72,7 @@ class ResponsesConverter(BaseModel):
         for tool in chat.get("tools") or []:
             tool["function"].pop("strict", None)
         for field in options_lost_in_chat(params):
-            warn_once(f"{field!r} is not sent to the model: Chat Completions has no such option")
+            self._warn_dropped(field, "Chat Completions")
         fields = NeMoGymChatCompletionCreateParamsNonStreaming.model_fields
         values = {key: value for key, value in chat.items() if key in fields or key in ENGINE_OPTIONS}
         has_engine_options = not values.keys() <= fields.keys()
@@ -92,8 +94,12 @@ class ResponsesConverter(BaseModel):
         chat = to_dict(chat_completion_create_params)
         params = responses_chat.responses_request(chat, **self._options)
         for field in options_lost_in_responses(chat):
-            warn_once(f"{field!r} is not sent to the model: the Responses API has no such option")
+            self._warn_dropped(field, "the Responses API")
         return from_dict(NeMoGymResponseCreateParamsNonStreaming, params)
+
+    def _warn_dropped(self, field: str, dialect: str) -> None:
+        server = f"{self.server_name}: " if self.server_name else ""
+        warn_once(f"{server}{field!r} is not sent to the model: {dialect} has no such option")
 
     def chat_completions_messages_to_responses_items(self, messages: Iterable[Any]) -> list[ItemModel]:
         """Convert a Chat conversation to Responses items."""

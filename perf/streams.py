@@ -112,6 +112,12 @@ def running_endpoint() -> Iterator[tuple[PausingEndpoint, int]]:
         loop.call_soon_threadsafe(server.close)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(WAIT_SECONDS)
+        connections = asyncio.all_tasks(loop)
+        for connection in connections:
+            connection.cancel()
+        if connections:
+            loop.run_until_complete(asyncio.wait(connections))
+        loop.close()
 
 
 @contextmanager

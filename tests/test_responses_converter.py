@@ -280,6 +280,18 @@ def test_a_lost_hint_is_logged_once(converter: ResponsesConverter, caplog: pytes
     ]
 
 
+def test_a_lost_hint_is_logged_once_for_each_server(caplog: pytest.LogCaptureFixture) -> None:
+    """Model servers share a process; without the name of the server the user cannot find the client."""
+    warn_once.cache_clear()
+
+    with caplog.at_level(logging.WARNING):
+        for name in ("policy", "judge", "policy"):
+            converter = ResponsesConverter(return_token_id_information=False, server_name=name)
+            converter.responses_to_chat_completion_create_params(params(truncation="auto"))
+
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["policy", "judge"]
+
+
 def test_the_think_tag_helpers_are_available_on_the_class() -> None:
     """Existing folders call these private names."""
     assert ResponsesConverter._wrap_reasoning_in_think_tags(["a", "b"]) == "<think>a</think><think>b</think>"

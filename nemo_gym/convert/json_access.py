@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import count
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -56,6 +57,16 @@ def from_dict(cls: type[Model], data: Json) -> Model:
 def new_id(prefix: str) -> str:
     """Return a random id."""
     return f"{prefix}_{uuid4().hex}"
+
+
+def numbered_ids() -> NewId:
+    """Return a source of ids that are unique in one request, and the same whenever it is converted.
+
+    A random id in a conversation would change the prompt of chat templates that print it, and the key of the response
+    cache.
+    """
+    numbers = count(1)
+    return lambda prefix: f"{prefix}_request_{next(numbers)}"
 
 
 @lru_cache(maxsize=256)

@@ -44,7 +44,9 @@ _COMPLETED = (None, "end_turn", "stop_sequence", "tool_use")
 _FROM_MESSAGES = {"model": "model", "max_tokens": "max_output_tokens", "temperature": "temperature", "top_p": "top_p"}
 _TO_ENGINE = {"top_k": "top_k", "stop_sequences": "stop"}
 """Options that the Responses API lacks and engines have."""
-_CONVERTED = frozenset({*_FROM_MESSAGES, "messages", "system", "tools", "tool_choice", "stream", "metadata"})
+_CONVERTED = frozenset(
+    {*_FROM_MESSAGES, "messages", "system", "tools", "tool_choice", "stream", "metadata", "output_format"}
+)
 _CHOICES = {"auto": "auto", "none": "none", "any": "required"}
 _NO_PARAMETERS: Json = {"type": "object", "properties": {}}
 
@@ -261,9 +263,10 @@ def options_lost_from_messages(body: Json) -> list[str]:
 def _output_from_messages(body: Json, params: Json) -> None:
     """Add the output format and the effort of a Messages request to the options of a Responses request."""
     config = optional_dict_at(body, "output_config", "request")
-    if config.get("format") is not None:
-        output_format = dict_at(config, "format", "output_config")
-        schema = dict_at(output_format, "schema", "output_config.format")
+    formats = {"output_config.format": config.get("format"), "output_format": body.get("output_format")}
+    path = next((path for path, value in formats.items() if value is not None), None)
+    if path is not None:  # `output_format` is the form of the beta of structured outputs
+        schema = dict_at(expect_dict(formats[path], path), "schema", path)
         params["text"] = {"format": {"type": "json_schema", "name": "output", "schema": schema, "strict": True}}
     if config.get("effort") is not None:
         params["reasoning"] = {"effort": text_at(config, "effort", "output_config")}

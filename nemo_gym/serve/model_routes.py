@@ -12,7 +12,7 @@ from fastapi import Body, FastAPI, HTTPException, Request, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.convert.gemini_request import accepted_gemini_request
-from nemo_gym.convert.json_access import new_id
+from nemo_gym.convert.json_access import numbered_ids
 from nemo_gym.convert.responses_anthropic import accepted_request
 from nemo_gym.errors import ConversionError
 
@@ -81,7 +81,7 @@ def add_model_routes(app: FastAPI, name: str, tokenize: Tokenize, count_tokens: 
 
     async def count_message_tokens(request: Request, body: dict[str, Any] = Body()) -> dict[str, int]:
         with as_refusals():
-            params, dropped = accepted_request(body, new_id=new_id)
+            params, dropped = accepted_request(body, new_id=numbered_ids())
         return {"input_tokens": await count_tokens(request, params, dropped)}
 
     async def answer_tokenize(request: Request, body: dict[str, Any] = Body()) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def add_gemini_routes(app: FastAPI, answer: AnswerGemini, count_tokens: CountTok
     async def count_gemini_tokens(request: Request, model: str, body: dict[str, Any] = Body()) -> dict[str, int]:
         with as_refusals():
             params, dropped = accepted_gemini_request(
-                body.get("generateContentRequest") or body, model=model, new_id=new_id
+                body.get("generateContentRequest") or body, model=model, new_id=numbered_ids()
             )
         return {"totalTokens": await count_tokens(request, params, dropped)}
 

@@ -304,6 +304,8 @@ def _with_type(item: dict[str, Any]) -> dict[str, Any]:
     for fields, implied_fields in _IMPLIED_FIELDS:
         if fields <= item.keys():
             return {**item, **implied_fields}
+    if item.keys() == {"id"}:
+        return {**item, "type": "item_reference"}
     raise PydanticCustomError("missing_item_type", "An item must have `type`, or `role` and `content`")
 
 

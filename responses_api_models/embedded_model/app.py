@@ -112,7 +112,8 @@ class EmbeddedModel(SimpleResponsesAPIModel):
             await self._engine.close()
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
-        converter = ResponsesConverter(return_token_id_information=self.config.return_token_id_information)
+        with_ids = self.config.return_token_id_information
+        converter = ResponsesConverter(return_token_id_information=with_ids, server_name=self.config.name)
         completion = await self.chat_completions(converter.responses_to_chat_completion_create_params(body))
         named = body.model_copy(update={"model": self.config.model})
         return converter.chat_completion_to_response(named, completion)

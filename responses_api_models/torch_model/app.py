@@ -75,7 +75,9 @@ class TorchModel(SimpleResponsesAPIModel):
         )
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
-        converter = ResponsesConverter(return_token_id_information=True, uses_reasoning_parser=False)
+        converter = ResponsesConverter(
+            return_token_id_information=True, uses_reasoning_parser=False, server_name=self.config.name
+        )
         chat = converter.responses_to_chat_completion_create_params(body)
         completion = await self.chat_completions(TorchChatParams.model_validate(chat))
         named = body.model_copy(update={"model": self.config.model})

@@ -116,6 +116,7 @@ class VLLMModel(SimpleResponsesAPIModel):
         return ResponsesConverter(
             return_token_id_information=self.config.return_token_id_information,
             uses_reasoning_parser=self.config.uses_reasoning_parser,
+            server_name=self.config.name,
         )
 
     @property

@@ -283,6 +283,8 @@ def test_options_of_engines_and_of_the_output_are_converted() -> None:
         "text": {"format": {"type": "json_schema", "name": "output", "schema": schema, "strict": True}},
     }
     assert dropped == []
+    beta = {"messages": [], "output_format": {"type": "json_schema", "schema": schema}}
+    assert accepted_request(beta, new_id=same_id) == ({"input": [], "text": params["text"]}, [])
 
 
 def test_options_without_a_counterpart_are_listed() -> None:

@@ -12,8 +12,15 @@ from nemo_gym.convert.chat_stream import completion_from_chunks
 from nemo_gym.rollouts.capture_join import build_trajectory
 from nemo_gym.wire.observations import Dialect
 from responses_api_models.openai_model.tests.endpoint import Reply, ask, listening
-from tests.dialects.test_endpoint_faults import CHAT_CLIENTS, CLIENTS, GEMINI_BODY, GEMINI_STREAM
-from tests.dialects.test_live_streams import CHUNKS, TOKEN_CHUNKS, stored_generations, vllm_model
+from tests.dialects.test_endpoint_faults import CHAT_CLIENTS, CLIENTS, GEMINI, GEMINI_BODY, GEMINI_STREAM
+from tests.dialects.test_live_streams import (
+    CHUNKS,
+    RESPONSE,
+    TOKEN_CHUNKS,
+    openai_model,
+    stored_generations,
+    vllm_model,
+)
 
 ALL_CLIENTS = CLIENTS | CHAT_CLIENTS
 
@@ -64,6 +71,34 @@ async def test_a_captured_call_has_the_answer_and_the_tokens_of_the_model(client
     answer_of_model = json.dumps(stored.get("model_answer", stored["response"]))
     assert '"generation_token_ids": [5, 6]' in answer_of_model
     assert '"generation_log_probs": [-0.5, -0.25]' in answer_of_model
+
+
+@pytest.mark.parametrize("make", [openai_model, vllm_model])
+@pytest.mark.parametrize("dialect", ["messages", "gemini"])
+async def test_a_repeated_conversation_is_the_same_request_of_the_endpoint(dialect: str, make: Any) -> None:
+    """Ids that were new each time broke the prefix cache of templates that print them, and every hit of `--cache`."""
+    calls = [{"functionCall": {"name": "f", "args": {}}}, {"text": "done", "thought": True}, {"text": "so"}]
+    result = {"functionResponse": {"name": "f", "response": {"output": "x"}}}
+    contents = [("user", [{"text": "hi"}]), ("model", calls), ("user", [result])]
+    blocks = [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "so"}]
+    messages = [("user", "hi"), ("assistant", blocks), ("user", "go")]
+    bodies = {
+        "gemini": (GEMINI, {"contents": [{"role": role, "parts": parts} for role, parts in contents]}),
+        "messages": (
+            "/v1/messages",
+            {"model": "m", "max_tokens": 9, "messages": [{"role": role, "content": value} for role, value in messages]},
+        ),
+    }
+    path, body = bodies[dialect]
+
+    async with listening(chat=Reply(completion_from_chunks(CHUNKS)), responses=Reply(RESPONSE)) as endpoint:
+        server = make(endpoint.url)
+        answers = [await ask(server, path, body) for _ in range(2)]
+
+    assert [answer.status for answer in answers] == [200, 200]
+    first, second = (call.body for call in endpoint.calls)
+    assert first == second
+    assert "hi" in json.dumps(first)
 
 
 def error_message(answer: dict[str, Any], dialect: Dialect) -> str:

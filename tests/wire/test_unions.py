@@ -98,6 +98,7 @@ def test_a_providers_newer_item_is_kept_whole():
         assert type(kept) is ProviderItem
         assert kept.model_dump(exclude_unset=True) == item
     assert type(INPUT.validate_python({"type": "item_reference", "id": "m"})) is ProviderItem
+    assert INPUT.validate_python({"id": "m"}).type == "item_reference", "the type is optional in OpenAI's API"
     with pytest.raises(ValidationError, match="Unknown item type 'item_reference'"):
         OUTPUT.validate_python({"type": "item_reference", "id": "m"})
 
