@@ -9,6 +9,7 @@ import tarfile
 import tempfile
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -109,6 +110,47 @@ def test_an_address_with_a_scheme_is_explained(address):
     """The dashboard and Ray Client have such addresses, and every guide of Ray shows them."""
     with pytest.raises(ClusterUnreachable, match="of a dashboard or of Ray Client"):
         _probe_address(address)
+
+
+def test_a_refused_token_is_explained(monkeypatch):
+    """Ray says "Failed to connect" after all its retries, and nothing about the token."""
+
+    class AuthenticationError(Exception):
+        """As Ray raises it."""
+
+    attempts = []
+
+    def init(**_):
+        attempts.append(1)
+        raise ConnectionError("Failed to connect to Ray cluster") from AuthenticationError("InvalidAuthToken")
+
+    monkeypatch.setattr(connection, "import_ray", lambda: SimpleNamespace(is_initialized=lambda: False, init=init))
+    monkeypatch.setattr(connection, "_probe_address", lambda _: None)
+    monkeypatch.setattr(connection, "_log_messages", lambda: None)
+
+    with pytest.raises(ClusterUnreachable, match="requires its token") as caught:
+        connection.connect("10.0.0.1:6379")
+
+    assert "RAY_AUTH_TOKEN" in str(caught.value.fix)
+    assert len(attempts) == 1
+
+
+def test_a_head_that_answers_late_is_asked_again(monkeypatch):
+    """On a busy machine the first attempt may miss the limit of Ray, which is short."""
+    attempts = []
+
+    def init(**_):
+        attempts.append(1)
+        if len(attempts) < 3:
+            raise ConnectionError("Failed to connect to Ray cluster")
+
+    monkeypatch.setattr(connection, "import_ray", lambda: SimpleNamespace(is_initialized=lambda: False, init=init))
+    monkeypatch.setattr(connection, "_probe_address", lambda _: None)
+    monkeypatch.setattr(connection, "_log_messages", lambda: None)
+    monkeypatch.setattr(connection, "PAUSE_SECONDS", 0.0)
+
+    assert connection.connect("10.0.0.1:6379")
+    assert len(attempts) == 3
 
 
 @pytest.mark.parametrize("call", [connection.connect_in_time, lambda _: connection.living_nodes_in_time()])
