@@ -44,7 +44,7 @@ def test_a_file_that_cannot_be_sent(cluster, workspace):
 
 
 def test_a_cluster_of_this_machine_writes_no_token_into_the_home_folder(workspace, tmp_path):
-    """With such a file, every later `ray start` of the user makes a cluster that needs a token. Also: it starts at all."""
+    """With such a file, every later `ray start` of the user makes a cluster that needs a token."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     result = subprocess.run(
         workspace.command("--engine", "ray", "--limit", "4", "-o", "own/r.jsonl"), cwd=workspace.folder,

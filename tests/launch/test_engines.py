@@ -329,6 +329,20 @@ def test_too_few_nodes_and_missing_resources_are_told_apart():
         check_nodes(nodes, None, {"CPU": 16.0})
 
 
+def test_servers_that_need_a_machine_are_placed_only_there():
+    """A judge on a GPU would otherwise start on every node, and fail on those without one."""
+    block = {"entrypoint": "app.py", "resources": {"GPU": 1, "CPU": 2}}
+    config = {"judge": {"responses_api_models": {"mine": block}}, "other": {"resources_servers": {"own": {}}}}
+
+    assert RayOptions.from_config(config).resources == {"CPU": 3.0, "GPU": 1.0}
+    block["resources"] = "a text of another folder's own field"
+    assert RayOptions.from_config(config).resources == {"CPU": 1.0}
+    block["resources"] = {"GPU": "all"}
+    with pytest.raises(ConfigError, match="GPU must be a positive number") as caught:
+        RayOptions.from_config(config)
+    assert caught.value.where == "judge.resources"
+
+
 def test_reservations_are_positive_numbers():
     """A reservation of nothing would place every run on one node."""
     assert RayOptions.from_config({}).resources == {"CPU": 1.0}

@@ -269,7 +269,7 @@ def check_nodes(nodes: Sequence[ClusterNode], count: int | None, reserved: Mappi
         if not any(node.has({name: amount}) for node in nodes):
             raise ClusterUnreachable(
                 f"no node has {format_resources({name: amount})}; nodes: {listed}",
-                where="node_resources",
+                where="node_resources, and the resources of servers",
                 fix="ask for less, or start nodes with it: ray start --resources",
             )
     usable = [node for node in nodes if node.has(reserved)]
