@@ -8,6 +8,7 @@ those of the cluster.
 import json
 import os
 import re
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -34,9 +35,11 @@ def one_node_cluster(folder: Path) -> Iterator[tuple[str, int]]:
     log = folder / "cluster.log"
     command = [
         str(Path(sys.executable).parent / "ray"), "start", "--head", "--port=0", "--num-cpus=2", "--block",
-        "--include-dashboard=false", f"--object-store-memory={OBJECT_STORE_BYTES}", "--node-ip-address=127.0.0.1",
+        "--include-dashboard=false", f"--object-store-memory={OBJECT_STORE_BYTES}",
     ]  # fmt: skip
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": f"{START_SECONDS:g}"}
+    environment["RAY_AUTH_MODE"] = os.environ["RAY_AUTH_MODE"] = "token"
+    environment["RAY_AUTH_TOKEN"] = os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     with log.open("wb") as log_file:
         process = subprocess.Popen(command, stdout=log_file, stderr=log_file, env=environment)
     try:

@@ -84,6 +84,8 @@ class BaseRunServerConfig(BaseServerConfig):
 
     entrypoint: str
     domain: Domain | None = None
+    resources: dict[str, float] | None = None
+    """What the server needs of its machine, such as `{GPU: 1}`: `engine: ray` starts it only on nodes that have it."""
 
 
 class BaseRunServerInstanceConfig(BaseRunServerConfig):

@@ -1,5 +1,7 @@
 """What is wrong with a cluster is said in one message: where, what, and what to do."""
 
+import json
+import os
 import subprocess
 
 import pytest
@@ -39,6 +41,20 @@ def test_a_file_that_cannot_be_sent(cluster, workspace):
     error = error_of(workspace, "--ray-address", cluster.address, "+node_files=[missing.json]")
     assert "missing.json does not exist" in error
     assert "node_shared_path" in error
+
+
+def test_a_cluster_of_this_machine_writes_no_token_into_the_home_folder(workspace, tmp_path):
+    """With such a file, every later `ray start` of the user makes a cluster that needs a token."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    result = subprocess.run(
+        workspace.command("--engine", "ray", "--limit", "4", "-o", "own/r.jsonl"), cwd=workspace.folder,
+        env={**environment, "HOME": str(tmp_path), "RAY_raylet_start_wait_time_s": "300"},
+        capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["scored"] == 4
+    assert not (tmp_path / ".ray").exists()
 
 
 @pytest.mark.parametrize("amount", ["0", "many"])

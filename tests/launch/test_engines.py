@@ -9,6 +9,7 @@ import tarfile
 import tempfile
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -109,6 +110,47 @@ def test_an_address_with_a_scheme_is_explained(address):
     """The dashboard and Ray Client have such addresses, and every guide of Ray shows them."""
     with pytest.raises(ClusterUnreachable, match="of a dashboard or of Ray Client"):
         _probe_address(address)
+
+
+def test_a_refused_token_is_explained(monkeypatch):
+    """Ray says "Failed to connect" after all its retries, and nothing about the token."""
+
+    class AuthenticationError(Exception):
+        """As Ray raises it."""
+
+    attempts = []
+
+    def init(**_):
+        attempts.append(1)
+        raise ConnectionError("Failed to connect to Ray cluster") from AuthenticationError("InvalidAuthToken")
+
+    monkeypatch.setattr(connection, "import_ray", lambda: SimpleNamespace(is_initialized=lambda: False, init=init))
+    monkeypatch.setattr(connection, "_probe_address", lambda _: None)
+    monkeypatch.setattr(connection, "_log_messages", lambda: None)
+
+    with pytest.raises(ClusterUnreachable, match="requires its token") as caught:
+        connection.connect("10.0.0.1:6379")
+
+    assert "RAY_AUTH_TOKEN" in str(caught.value.fix)
+    assert len(attempts) == 1
+
+
+def test_a_head_that_answers_late_is_asked_again(monkeypatch):
+    """On a busy machine the first attempt may miss the limit of Ray, which is short."""
+    attempts = []
+
+    def init(**_):
+        attempts.append(1)
+        if len(attempts) < 3:
+            raise ConnectionError("Failed to connect to Ray cluster")
+
+    monkeypatch.setattr(connection, "import_ray", lambda: SimpleNamespace(is_initialized=lambda: False, init=init))
+    monkeypatch.setattr(connection, "_probe_address", lambda _: None)
+    monkeypatch.setattr(connection, "_log_messages", lambda: None)
+    monkeypatch.setattr(connection, "PAUSE_SECONDS", 0.0)
+
+    assert connection.connect("10.0.0.1:6379")
+    assert len(attempts) == 3
 
 
 @pytest.mark.parametrize("call", [connection.connect_in_time, lambda _: connection.living_nodes_in_time()])
@@ -285,6 +327,20 @@ def test_too_few_nodes_and_missing_resources_are_told_apart():
         check_nodes(nodes, 2, {"CPU": 4.0})
     with pytest.raises(ClusterUnreachable, match=r"no node has CPU 16; nodes: 10.0.0.1 \(CPU 8\)"):
         check_nodes(nodes, None, {"CPU": 16.0})
+
+
+def test_servers_that_need_a_machine_are_placed_only_there():
+    """A judge on a GPU would otherwise start on every node, and fail on those without one."""
+    block = {"entrypoint": "app.py", "resources": {"GPU": 1, "CPU": 2}}
+    config = {"judge": {"responses_api_models": {"mine": block}}, "other": {"resources_servers": {"own": {}}}}
+
+    assert RayOptions.from_config(config).resources == {"CPU": 3.0, "GPU": 1.0}
+    block["resources"] = "a text of another folder's own field"
+    assert RayOptions.from_config(config).resources == {"CPU": 1.0}
+    block["resources"] = {"GPU": "all"}
+    with pytest.raises(ConfigError, match="GPU must be a positive number") as caught:
+        RayOptions.from_config(config)
+    assert caught.value.where == "judge.resources"
 
 
 def test_reservations_are_positive_numbers():

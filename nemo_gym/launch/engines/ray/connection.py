@@ -3,11 +3,14 @@
 A process that is connected already, such as an actor of a trainer, keeps its connection.
 """
 
+import asyncio
 import importlib
 import logging
 import os
 import re
+import secrets
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -22,6 +25,8 @@ CONNECT_SECONDS = 5.0
 """Timeout of the probe of an address: `ray.init` would wait for minutes."""
 JOIN_SECONDS = 120.0
 """Longest wait for a cluster whose address accepts connections: other programs do so too, and Ray retries for long."""
+CONNECT_ATTEMPTS, PAUSE_SECONDS = 4, 1.0
+"""Attempts to join a cluster whose head accepts connections, and the pause after the first."""
 CALL_SECONDS = 30.0
 """Longest wait for the head of the cluster, which may hang."""
 CPU, IMPLICIT = "CPU", "node:"
@@ -90,18 +95,50 @@ def connect(address: str | None) -> bool:
     address = address or os.environ.get("RAY_ADDRESS") or None
     if address is not None:
         _probe_address(address)
+    else:
+        # The new cluster requires a token. Ray would write one into the home folder, where it changes the mode of every
+        # later `ray start` of the user.
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     _log_messages()
     try:
-        ray.init(
-            address=address or "local",
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            configure_logging=False,
-            include_dashboard=None if address else False,
-        )
+        _initialize(ray, address)
     except (RuntimeError, ConnectionError, ValueError) as error:
+        if _is_refused_token(error):
+            raise ClusterUnreachable(
+                "the cluster requires its token (RAY_AUTH_MODE=token), and this process sent none or another one",
+                where=f"Ray cluster at {address}",
+                fix="set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN unless ~/.ray/auth_token has the cluster's token",
+            ) from error
         raise _explain(str(error), address) from error
     return True
+
+
+def _is_refused_token(error: BaseException | None) -> bool:
+    """Return whether the cause of an error is a missing or wrong token, which the message of Ray does not say."""
+    while error is not None:
+        if type(error).__name__ == "AuthenticationError":
+            return True
+        error = error.__cause__
+    return False
+
+
+def _initialize(ray: ModuleType, address: str | None) -> None:
+    """Call `ray.init`; again if a head that accepts connections did not answer in time: busy machines are slow."""
+    for attempt in range(1, CONNECT_ATTEMPTS + 1):
+        try:
+            ray.init(
+                address=address or "local",
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                configure_logging=False,
+                include_dashboard=None if address else False,
+            )
+            return
+        except ConnectionError as error:
+            if address is None or attempt == CONNECT_ATTEMPTS or _is_refused_token(error):
+                raise
+            logger.info("the head at %s did not answer; trying again", address)
+            time.sleep(PAUSE_SECONDS * attempt)
 
 
 async def connect_in_time(address: str | None) -> bool:
@@ -110,12 +147,15 @@ async def connect_in_time(address: str | None) -> bool:
     Raises:
         ClusterUnreachable: as `connect` does, or what accepts connections at the address does not answer as Ray does.
     """
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    if address is None:
+        # The processes of a new cluster end with the thread that starts them, so it must outlive the call.
+        return await asyncio.to_thread(connect, None)
     try:
         return await run_blocking(connect, address, timeout=JOIN_SECONDS)
     except DeadlineExceeded:
-        at = address or os.environ.get("RAY_ADDRESS") or "this machine"
         raise ClusterUnreachable(
-            f"the program at {at} does not answer as the head of a Ray cluster within {JOIN_SECONDS:g} s",
+            f"the program at {address} does not answer as the head of a Ray cluster within {JOIN_SECONDS:g} s",
             where="ray_address",
             fix="give the address that `ray start --head` printed (port 6379 by default), or check `ray status` there",
         ) from None
@@ -229,7 +269,7 @@ def check_nodes(nodes: Sequence[ClusterNode], count: int | None, reserved: Mappi
         if not any(node.has({name: amount}) for node in nodes):
             raise ClusterUnreachable(
                 f"no node has {format_resources({name: amount})}; nodes: {listed}",
-                where="node_resources",
+                where="node_resources, and the resources of servers",
                 fix="ask for less, or start nodes with it: ray start --resources",
             )
     usable = [node for node in nodes if node.has(reserved)]
