@@ -374,7 +374,7 @@ class RolloutCollectionHelper:
         agents = [instance.name for instance in instances.values() if instance.server_type == AGENTS]
         options = PlanOptions(
             agent_name=config.agent_name,
-            routes=AgentRoutes.from_options(config, instances),
+            routes=AgentRoutes.from_options(config, servers),
             repeats=config.num_repeats,
             add_seed=config.num_repeats_add_seed,
             overrides=config.responses_create_params,

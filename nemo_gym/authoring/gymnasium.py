@@ -48,7 +48,7 @@ StepTuple = tuple[Any, float, bool, bool, dict[str, Any]]
 StartTuple = tuple[Any, dict[str, Any]]
 """First observation or opening, and info."""
 
-_NOT_METADATA = {"responses_create_params", "response"}
+_NOT_METADATA = {"responses_create_params", "response", "capture_rollout_id"}
 
 
 def extract_text(response: NeMoGymResponse) -> str:

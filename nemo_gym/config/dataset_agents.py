@@ -4,9 +4,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nemo_gym.config.instances import ServerInstance, server_instances
+from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.errors import ConfigError
 from nemo_gym.keys import AGENTS, RESOURCES
 
+ENVIRONMENT_SERVERS = "environment_servers"
+AGENT_SERVER = "agent_server"
 DATASET_OWNERS = (AGENTS, RESOURCES)
 """The server types whose `datasets` are used."""
 
@@ -22,6 +25,28 @@ def datasets_of(settings: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any
     datasets = settings.get("datasets")
     entries = enumerate(datasets) if isinstance(datasets, list) else ()
     return [(index, dataset) for index, dataset in entries if isinstance(dataset, Mapping)]
+
+
+def environment_server_agents(config: Mapping[Any, Any]) -> dict[str, str]:
+    """Return the agent of every block of `environment_servers`: its `agent_server`, else the only agent it names.
+
+    These servers are not started; a row that names one goes to its agent.
+    """
+    agents: dict[str, str] = {}
+    for name, block in as_dict(config).items():
+        implementations = block.get(ENVIRONMENT_SERVERS) if isinstance(block, Mapping) else None
+        for fields in implementations.values() if isinstance(implementations, Mapping) else ():
+            references = {
+                key: value["name"]
+                for key, value in (fields.items() if isinstance(fields, Mapping) else ())
+                if isinstance(value, Mapping)
+                and "name" in value
+                and (key == AGENT_SERVER or value.get("type") == AGENTS)
+            }
+            chosen = references.get(AGENT_SERVER) or (next(iter(references.values())) if len(references) == 1 else None)
+            if chosen:
+                agents[str(name)] = str(chosen)
+    return agents
 
 
 def resolve_dataset_agent(

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nemo_gym.config.dataset_agents import resolve_dataset_agent
-from nemo_gym.config.instances import ServerInstance
+from nemo_gym.config.dataset_agents import environment_server_agents, resolve_dataset_agent
+from nemo_gym.config.instances import ServerInstance, server_instances
 from nemo_gym.errors import ConfigError
 from nemo_gym.keys import AGENT_REF_KEY_NAME, AGENTS, TASK_SOURCE_KEY_NAME
 from nemo_gym.wire.stored_rollout import Row
@@ -30,13 +30,19 @@ class AgentRoutes:
     fan_out: Mapping[str, list[str]] = field(default_factory=dict)
     """Several agents for a row; each runs it with separate rollout numbers."""
     instances: Mapping[str, ServerInstance] = field(default_factory=dict)
+    environments: Mapping[str, str] = field(default_factory=dict)
+    """The agent of each environment server, which a `task_source` may name, too."""
     _sources: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def from_options(cls, options: Any, instances: Mapping[str, ServerInstance]) -> "AgentRoutes":
-        """Return the routes of the options `agent_name`, `agent_map` and `fan_out`."""
+    def from_options(cls, options: Any, config: Mapping[Any, Any]) -> "AgentRoutes":
+        """Return the routes of the options `agent_name`, `agent_map` and `fan_out` in a configuration."""
         return cls(
-            default_agent=options.agent_name, agent_map=options.agent_map, fan_out=options.fan_out, instances=instances
+            default_agent=options.agent_name,
+            agent_map=options.agent_map,
+            fan_out=options.fan_out,
+            instances=server_instances(config),
+            environments=environment_server_agents(config),
         )
 
     def references(self, row: Row) -> list[Row]:
@@ -66,7 +72,7 @@ class AgentRoutes:
     def _agent_of_source(self, source: str) -> str:
         if source not in self._sources:
             try:
-                self._sources[source] = resolve_dataset_agent(self.instances, source)
+                self._sources[source] = resolve_dataset_agent(self.instances, self.environments.get(source, source))
             except ConfigError as error:
                 raise ConfigError(f"{TASK_SOURCE_KEY_NAME}: {error.problem}", fix=error.fix) from None
         return self._sources[source]

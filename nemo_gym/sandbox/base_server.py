@@ -43,10 +43,11 @@ class SandboxServer(SimpleResourcesServer):
         """
         super().model_post_init(context)
         self._is_isolated = require_isolation(self.config)
-        config, blocks = self.config, self.server_client.global_config_dict
-        provider = None if config.sandbox is None else resolve_provider_config(config.sandbox, blocks)
+        provider = None
+        if self.config.sandbox is not None:  # only then: tests of existing folders have clients without a configuration
+            provider = resolve_provider_config(self.config.sandbox, self.server_client.global_config_dict)
         self._runner = PythonRunner(
-            provider, allow_unsandboxed=config.allow_unsandboxed, max_output_bytes=self.MAX_OUTPUT_BYTES
+            provider, allow_unsandboxed=self.config.allow_unsandboxed, max_output_bytes=self.MAX_OUTPUT_BYTES
         )
 
     def setup_webserver(self) -> FastAPI:

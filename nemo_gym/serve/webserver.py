@@ -117,7 +117,7 @@ def join_ray(config: DictConfig) -> None:
     """Join the Ray cluster in `config`, or start a cluster and write its address to `config`.
 
     Raises:
-        ConfigError: Ray is not installed.
+        ConfigError: Ray is not installed, or the cluster cannot be joined, for example one of another Python version.
     """
     try:
         import ray
@@ -128,7 +128,12 @@ def join_ray(config: DictConfig) -> None:
     if ray.is_initialized():
         return
     address = config.get("ray_head_node_address")
-    ray.init(address=address, ignore_reinit_error=True)
+    try:
+        ray.init(address=address, ignore_reinit_error=True)
+    except (RuntimeError, ConnectionError, ValueError) as error:
+        problem = f"cannot join the Ray cluster {address or 'of this machine'}: {' '.join(str(error).split())}"
+        fix = "set ray_head_node_address, or RAY_ADDRESS=local for a cluster of this run alone"
+        raise ConfigError(problem, where="ray", fix=fix) from error
     if not address:
         with open_dict(config):
             config["ray_head_node_address"] = ray.get_runtime_context().gcs_address

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nemo_gym.authoring.gymnasium import (
     GymnasiumConfig,
@@ -18,6 +18,7 @@ from nemo_gym.authoring.gymnasium import (
 )
 from nemo_gym.authoring.verifier_cases import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import ReverifyMode
+from nemo_gym.global_config import TASK_INDEX_KEY_NAME
 from nemo_gym.openai_utils import NeMoGymResponse
 
 Action = Literal["hit", "stand"]
@@ -101,7 +102,13 @@ class BlackjackConfig(GymnasiumConfig):
 
 class BlackjackRow(BaseModel):
     seed: int = Field(ge=0, lt=2**63)
-    """Decides the order of the deck."""
+    """Decides the order of the deck. In a row without it, the number of the task: its repeats play the same hand."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def use_task_number(cls, row: Any) -> Any:
+        needs_seed = isinstance(row, dict) and "seed" not in row and TASK_INDEX_KEY_NAME in row
+        return {**row, "seed": row[TASK_INDEX_KEY_NAME]} if needs_seed else row
 
 
 class BlackjackVerifyRequest(BlackjackRow, GymnasiumVerifyRequest):

@@ -150,6 +150,23 @@ def test_abandoned_episodes_are_dropped() -> None:
     assert [answer.status_code for answer in answers] == [409, 200, 200]
 
 
+class Recorder(Countdown):
+    """Stores the fields that `reset` gets."""
+
+    ROW: ClassVar[type[BaseModel]] = GymnasiumServer.ROW
+
+    async def reset(self, metadata: dict[str, Any], session_id: str) -> tuple[str | None, dict[str, Any]]:
+        await super().reset(metadata, session_id)
+        return None, {"fields": sorted(metadata)}
+
+
+def test_an_environment_gets_the_fields_of_its_row_alone() -> None:
+    """Many build their game from them, `Game(**metadata)`; a field of ours would be an unknown argument."""
+    reply = client(Recorder).post("/reset", json={**ROW, "_ng_rollout_id": "4-0"})
+
+    assert reply.json()["info"]["fields"] == ["start"]
+
+
 def test_a_row_without_its_fields_is_a_422() -> None:
     """The data is at fault, on every route."""
     broken = {"responses_create_params": {"input": "x"}, "start": "soon", "response": text_response("down")}

@@ -3,14 +3,15 @@
 import importlib
 import json
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from nemo_gym.authoring.model_replies import text_response
 from nemo_gym.authoring.verifier_proof import offline_client, verify_reply
 from nemo_gym.base_resources_server import BaseResourcesServerConfig, SimpleResourcesServer
-from nemo_gym.server_utils import find_server_class
-from resources_servers.bird_sql.app import BirdSQLConfig, BirdSQLRunRequest
+from nemo_gym.server_utils import ServerClient, find_server_class
+from resources_servers.bird_sql.app import BirdSQLConfig, BirdSQLResourcesServer, BirdSQLRunRequest
 from resources_servers.example_multi_turn_gymnasium.app import MultiTurnServer
 from resources_servers.structured_outputs.app import StructuredOutputsServer
 from resources_servers.wmt_translation.app import WMTTranslationVerifyRequest
@@ -46,6 +47,13 @@ def test_rows_and_keys_of_text_to_sql() -> None:
 
     assert row.sql == "select 1"
     assert (config.database_dir, config.sql_timeout_secs) == ("/data", 7)
+
+
+def test_a_server_with_a_sandbox_is_built_with_a_client_without_configuration() -> None:
+    """Tests of existing folders build their servers with `MagicMock(spec=ServerClient)`."""
+    config = BirdSQLConfig(host="0.0.0.0", port=1, entrypoint="", name="", allow_unsandboxed=True)
+
+    assert BirdSQLResourcesServer(config=config, server_client=MagicMock(spec=ServerClient)).config is config
 
 
 def test_rows_of_translations() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from nemo_gym.config.instances import server_instances
 from nemo_gym.errors import ConfigError
+from nemo_gym.rollout_collection import RolloutCollectionConfig
 from nemo_gym.rollouts.plan import AgentNames, InputRowsError, PlanOptions, plan_jobs
 from nemo_gym.rollouts.routing import AgentRoutes
 
@@ -30,6 +31,19 @@ def test_rows_without_an_agent_go_to_the_agent_of_their_source() -> None:
     assert names({"task_source": "b"}) == ["b"]
     assert names({"task_source": "v"}, default_agent="b") == ["b"]
     assert names({"task_source": "v", "agent_ref": {"name": "x"}}) == ["x"]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"agent_server": {"name": "a"}}, {"solver": {"type": "responses_api_agents", "name": "a"}}]
+)
+def test_a_source_may_be_an_environment_server(fields: dict[str, Any]) -> None:
+    """Newer releases put one before each agent; here the agent is called directly."""
+    options = RolloutCollectionConfig(input_jsonl_fpath="rows.jsonl", output_jsonl_fpath="out.jsonl")
+    servers = {**SERVERS, "e": {"environment_servers": {"legacy_agent": {"entrypoint": "app.py", **fields}}}}
+
+    (reference,) = AgentRoutes.from_options(options, servers).references({"task_source": "e"})
+
+    assert reference["name"] == "a"
 
 
 @pytest.mark.parametrize("source", ["w", "m", "missing", None])

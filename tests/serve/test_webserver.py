@@ -151,6 +151,22 @@ def test_ray_is_asked_for_by_name_when_it_is_missing(monkeypatch):
         webserver.join_ray(OmegaConf.create({}))
 
 
+def test_a_ray_cluster_that_cannot_be_joined_is_reported(monkeypatch):
+    """Ray finds the clusters of other users of the machine; one of another Python refuses with a long traceback."""
+
+    class OtherVersion:
+        def is_initialized(self) -> bool:
+            return False
+
+        def init(self, address, ignore_reinit_error):
+            raise RuntimeError("Version mismatch:\n Python: 3.11")
+
+    monkeypatch.setitem(sys.modules, "ray", OtherVersion())
+
+    with pytest.raises(ConfigError, match=r"Version mismatch: Python: 3\.11\n.*RAY_ADDRESS=local"):
+        webserver.join_ray(OmegaConf.create({}))
+
+
 def test_ray_joins_the_configured_cluster_or_writes_its_own_address(monkeypatch):
     """Servers that each start a cluster would not share resources."""
 

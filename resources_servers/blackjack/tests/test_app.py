@@ -29,6 +29,17 @@ def row(seed: int) -> dict[str, Any]:
     return {"responses_create_params": {"input": []}, "seed": seed}
 
 
+def test_a_row_without_a_seed_plays_the_hand_of_its_task(http: TestClient) -> None:
+    """Existing rows have no seed. The verifier deals again, so it must deal the hand that was played."""
+    without = {"responses_create_params": {"input": []}, "_ng_task_index": 3, "_ng_rollout_index": 1}
+
+    opening = http.post("/reset", json=without)
+
+    assert opening.status_code == 200, opening.text
+    assert Game.deal(3).table in opening.json()["observation"]
+    assert verify_reply(http, without, episode(["stand"]))["reward"] == play(http, 3, "stand")["reward"]
+
+
 def play(http: TestClient, seed: int, *actions: str) -> dict[str, Any]:
     return verify_reply(http, row(seed), episode(list(actions)))
 
