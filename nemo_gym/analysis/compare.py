@@ -216,7 +216,8 @@ def describe_details(result: Mapping[str, Any]) -> str:
         return ""
     one, two = result["means"]
     p = "" if result["p"] is None else f", {format_p(result['p'])} ({result['test']} test)"
-    parts = [f"Mean reward {one:.3f} → {two:.3f} over {result['tasks']:,} tasks, paired by task{p}."]
+    tasks = f"{result['tasks']:,} task{'' if result['tasks'] == 1 else 's'}"
+    parts = [f"Mean reward {one:.3f} → {two:.3f} over {tasks}, paired by task{p}."]
     clear = [row for row in result["subsets"] if row["verdict"] != UNCLEAR]
     for verdict in (BETTER, WORSE):
         values = [row["value"] for row in clear if row["verdict"] == verdict]

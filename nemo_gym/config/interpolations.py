@@ -11,6 +11,7 @@ from omegaconf.errors import InterpolationKeyError
 from nemo_gym.config.keys import KEYS
 from nemo_gym.config.omegaconf_adapter import RESOLVE_ERRORS
 from nemo_gym.config.problems import ConfigProblem, KeyPath, did_you_mean, dotted_path
+from nemo_gym.config.provider_keys import KEY
 from nemo_gym.config.secret_names import has_secret_name
 from nemo_gym.config.trees import Tree, iter_leaves, lookup
 from nemo_gym.errors import ConfigInterpolationError
@@ -24,13 +25,14 @@ _KEY_NOT_FOUND = re.compile(r"Interpolation key '([^']*)' not found")
 
 
 def check_interpolations(
-    config: DictConfig, tree: Tree, *, strict_under: set[str], env_name: str | None
+    config: DictConfig, tree: Tree, *, strict_under: set[str], env_name: str | None, key_advice: str = ""
 ) -> tuple[list[ConfigProblem], list[str]]:
     """Return problems and warnings for the `${…}` that cannot be resolved.
 
     They are problems under the top-level keys `strict_under`, and everywhere if the value is malformed; else warnings.
 
-    `env_name` is the path of the env.yaml that was read, or None.
+    `env_name` is the path of the env.yaml that was read, or None. `key_advice` is added to the fix of an unset key of
+    the model.
     """
     texts = {path: value for path, value in iter_leaves(tree) if isinstance(value, str) and "${" in value}
     if not texts:
@@ -54,7 +56,7 @@ def check_interpolations(
         else:
             problems.append(problem)
     if unset_policy:
-        problems.insert(0, _policy_problem(unset_policy, env_name))
+        problems.insert(0, _policy_problem(unset_policy, env_name, key_advice))
     return problems, warnings
 
 
@@ -116,7 +118,7 @@ def _first_line(error: BaseException) -> str:
     return _RAISED.sub("", str(error).splitlines()[0]) if str(error) else type(error).__name__
 
 
-def _policy_problem(unset: dict[str, list[KeyPath]], env_name: str | None) -> ConfigProblem:
+def _policy_problem(unset: dict[str, list[KeyPath]], env_name: str | None, key_advice: str = "") -> ConfigProblem:
     """Return one problem for all keys of the evaluated model in `unset`: key -> paths of the values that need it."""
     names = [key for key in POLICY_KEYS if key in unset]
     dependents = sorted({dotted_path(path) for paths in unset.values() for path in paths})
@@ -127,6 +129,7 @@ def _policy_problem(unset: dict[str, list[KeyPath]], env_name: str | None) -> Co
     file_advice = f"add to {env_name}" if env_name else "create env.yaml with"
     keys = ", ".join(names if env_name else POLICY_KEYS)
     fix = f"{file_advice} the keys {keys}, or pass {overrides} (or {flags})"
+    fix += key_advice if KEY in unset else ""
     return ConfigProblem(what, unset[names[0]][0], fix, kind=ConfigInterpolationError)
 
 

@@ -35,3 +35,12 @@ def adopt_provider_key(tree: Tree, environ: Mapping[str, str]) -> list[str]:
             tree[KEY] = environ[variable]
             return [f"'{KEY}' is not set; the key in {variable} is used for {host}"]
     return []
+
+
+def advise_on_provider_keys(environ: Mapping[str, str]) -> str:
+    """Return for which addresses the keys of the environment are used, as the end of a sentence; empty without keys."""
+    advice = ""
+    for variable in filter(environ.get, PROVIDERS):
+        hosts = " or ".join(f"*{host}" if host.startswith(".") else host for host in PROVIDERS[variable])
+        advice += f"; the key in {variable} is used if {URL} is at {hosts}"
+    return advice

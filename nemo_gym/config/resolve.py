@@ -31,7 +31,7 @@ from nemo_gym.config.load import CONFIG_PATHS, ConfigSource, load_files, path_li
 from nemo_gym.config.omegaconf_adapter import RESOLVE_ERRORS, as_plain_value, register_resolvers
 from nemo_gym.config.overrides import apply_overrides, apply_pending, parse_overrides
 from nemo_gym.config.problems import ConfigProblem, KeyPath, dotted_path, raise_all
-from nemo_gym.config.provider_keys import adopt_provider_key
+from nemo_gym.config.provider_keys import adopt_provider_key, advise_on_provider_keys
 from nemo_gym.config.secret_names import has_secret_name
 from nemo_gym.config.secret_text import forget_secrets, mask_text, remember_secrets
 from nemo_gym.config.secrets import mask_in_place, redact_text, secret_values
@@ -213,7 +213,10 @@ def check_and_fill(
     strict_under = {str(key) for key, value in tree.items() if isinstance(value, dict) and is_server_block(value)}
     strict_under |= {name for name, key in KEYS.items() if key.type is not ANY}
     env_name = next((source.name for source in locations.sources if source.kind == "env"), None)
-    problems, warnings = check_interpolations(config, tree, strict_under=strict_under, env_name=env_name)
+    key_advice = advise_on_provider_keys(host.environ)
+    problems, warnings = check_interpolations(
+        config, tree, strict_under=strict_under, env_name=env_name, key_advice=key_advice
+    )
     raise_all(locations.locate(problems))
     resolved = resolve_tree(config, tree)
     _remember_secrets(resolved)

@@ -11,6 +11,8 @@ MAX_LAYERS = 20
 _HOP = re.compile(r"(?:\S+ answered \d+: )?Hit an exception in \S+ calling an inner server:\s*")
 _EXCEPTION = re.compile(r"(\w+)\((['\"].*['\"])\)", re.DOTALL)
 """The `repr` of an exception with one text."""
+_NEXT_STEP = re.compile(r"\s*\n\s*try: ")
+"""Begins the last line of our errors, which has the fix."""
 
 
 def innermost_cause(text: str) -> str:
@@ -23,7 +25,7 @@ def innermost_cause(text: str) -> str:
         if unwrapped is None:
             break
         text = unwrapped
-    return text.strip()
+    return _NEXT_STEP.sub("; ", text.strip())
 
 
 def _unwrap(text: str) -> str | None:

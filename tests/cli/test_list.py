@@ -55,3 +55,13 @@ def test_an_own_component_that_hides_another_says_so(tmp_path: Path, capsys: pyt
     assert main(["list", "environments", "arithmetic", "--search-dir", str(tmp_path)]) == 0
 
     assert "which hides" in capsys.readouterr().err
+
+
+def test_the_facts_of_a_manifest_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line of seven hundred characters is not read."""
+    assert main(["list", "environments", "arithmetic"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split() == ["manifest", "authors", "NeMo", "Gym"] for line in lines)
+    assert sum("Sums of one-digit numbers" in line for line in lines) == 1
+    assert max(map(len, lines)) < 200

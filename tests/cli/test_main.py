@@ -139,7 +139,7 @@ def test_the_manifest_of_an_environment_is_shown_as_text(capsys: pytest.CaptureF
     assert exit_status("list", "environments", "arithmetic") == 0
 
     shown = capsys.readouterr().out
-    assert "modality text" in shown and "{" not in shown
+    assert "manifest modality" in shown and "{" not in shown
 
 
 @pytest.mark.parametrize(

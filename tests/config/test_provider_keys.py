@@ -1,8 +1,10 @@
 """API keys in the variables that the providers' own tools read."""
 
 import pytest
+from omegaconf import OmegaConf
 
-from nemo_gym.config.provider_keys import adopt_provider_key
+from nemo_gym.config.interpolations import check_interpolations
+from nemo_gym.config.provider_keys import adopt_provider_key, advise_on_provider_keys
 
 ENVIRON = {"OPENAI_API_KEY": "sk-openai", "ANTHROPIC_API_KEY": "sk-ant", "AZURE_OPENAI_API_KEY": "k3y-of-azure"}
 ENVIRON |= {"GEMINI_API_KEY": "k3y-of-gemini", "OPENROUTER_API_KEY": "sk-or"}
@@ -55,3 +57,25 @@ def test_a_configured_key_is_kept(key):
 
     assert adopt_provider_key(tree, ENVIRON) == []
     assert tree["policy_api_key"] == key
+
+
+def test_a_key_that_is_not_used_is_explained():
+    """`gym doctor` finds the key; a run that asks for one must say why this key is not taken."""
+    advice = advise_on_provider_keys(ENVIRON)
+
+    assert "the key in OPENAI_API_KEY is used if policy_base_url is at api.openai.com" in advice
+    assert "*.openai.azure.com or *.services.ai.azure.com" in advice
+    assert not any(key in advice for key in ENVIRON.values())
+    assert advise_on_provider_keys({"PATH": "/bin"}) == ""
+
+
+def test_the_error_for_a_missing_key_names_the_key_of_the_environment():
+    """The advice is of use only where the user reads it."""
+    tree = {"policy_model": {"responses_api_models": {"m": {"api_key": "${policy_api_key}"}}}}
+    advice = advise_on_provider_keys(ENVIRON)
+
+    (problem,), _ = check_interpolations(
+        OmegaConf.create(tree), tree, strict_under={"policy_model"}, env_name=None, key_advice=advice
+    )
+
+    assert problem.fix.endswith(advice)

@@ -23,6 +23,7 @@ def pass_on(text: str, server: str) -> str:
         (json.dumps({"detail": "Not Found"}), "Not Found"),
         (json.dumps({"error": "overloaded"}), "overloaded"),
         ("<html>", "<html>"),
+        ("the answer is no Response\n  try: check the address", "the answer is no Response; check the address"),
         (json.dumps("ModelFailed('policy_model: the answer is not JSON')"), "policy_model: the answer is not JSON"),
         (json.dumps("ZeroDivisionError('division by zero')"), "ZeroDivisionError: division by zero"),
         ('{"error": {"message": "cut off', '{"error": {"message": "cut off'),

@@ -8,6 +8,7 @@ name.
 """
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -15,9 +16,10 @@ from typing import TYPE_CHECKING, NoReturn
 from nemo_gym import component_search_roots
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
-from nemo_gym.errors import GymError, NoServerInstancesError
+from nemo_gym.errors import NoServerInstancesError
 
 if TYPE_CHECKING:
+    from nemo_gym.config.resolve import ResolvedConfig
     from nemo_gym.config.schema_servers import ServerInstanceConfig
 
 
@@ -55,7 +57,7 @@ def _check_config(args: argparse.Namespace) -> int:
     imports_all = getattr(args, "import")  # `args.import` is not valid Python
     warnings = check_server_blocks(resolved, component_search_roots(), unchecked=None if imports_all else unchecked)
     warnings += _datasets_without_origin(resolved.instances.valid)
-    warnings += _unset_model_keys(args)
+    warnings += _unset_model_keys(resolved) if args.model_type else []
     for warning in warnings:
         output.warn(warning)
     if unchecked:
@@ -69,15 +71,20 @@ def _check_config(args: argparse.Namespace) -> int:
     return 0
 
 
-def _unset_model_keys(args: argparse.Namespace) -> list[str]:
-    """Return a warning if the model of --model-type cannot be called yet, because its address or key is not set."""
-    if not options.given_values(args, "model_type"):
-        return []
-    try:
-        options.resolve_config(args)
-    except GymError as error:
-        return [f"{error.problem}: `gym eval run` needs them"]
-    return []
+def _unset_model_keys(resolved: "ResolvedConfig") -> list[str]:
+    """Return a warning if servers use keys of the model that nothing sets; here placeholders stand for them."""
+    from nemo_gym.config.interpolations import POLICY_KEYS
+    from nemo_gym.config.provider_keys import KEY, URL, adopt_provider_key
+    from nemo_gym.config.trees import iter_leaves
+
+    sources = [source for source in resolved.locations.sources if source.kind != "initial"]
+    values = {key: source.tree[key] for source in sources for key in POLICY_KEYS if source.tree.get(key) is not None}
+    values |= {override.path[0]: override.value for override in resolved.locations.overrides}
+    if adopt_provider_key({URL: values.get(URL)}, os.environ):
+        values[KEY] = "of the environment"
+    texts = [value for source in sources for _, value in iter_leaves(source.tree) if isinstance(value, str)]
+    unset = [key for key in POLICY_KEYS if key not in values and any(f"${{{key}}}" in text for text in texts)]
+    return [f"`gym eval run` needs {', '.join(unset)}, which the configuration does not set"] if unset else []
 
 
 def _datasets_without_origin(instances: "Sequence[ServerInstanceConfig]") -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -164,7 +164,7 @@ def _show_component(kind: str, name: str, components: Sequence[Component], *, as
         output.write_json({**summary, "details": details, "usage_example": example})
         return
     facts = {**summary, **details}.items()
-    output.write_table([(key.replace("_", " "), _cell_text(value)) for key, value in facts if value != ""])
+    output.write_table([(key.replace("_", " "), _cell_text(value)) for key, value in _lines(facts) if value != ""])
     output.write(f"\nrun it with:\n  {example}")
 
 
@@ -186,6 +186,17 @@ def _usage_example(component: Component) -> str:
         return f"gym eval run --environment {quoted} --model-type embedded_model"
     server = name.removeprefix(f"{RESOURCES}/")
     return f"gym eval run --resources-server {server} --model-type embedded_model"
+
+
+def _lines(facts: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield the facts, those of the manifest with a line each; what the lines before say is left out."""
+    shown: list[Any] = []
+    for key, value in facts:
+        if key != "manifest":
+            shown.append(value)
+            yield key, value
+            continue
+        yield from ((f"manifest {name}", part) for name, part in value.items() if part not in shown)
 
 
 def _cell_text(value: Any) -> str:

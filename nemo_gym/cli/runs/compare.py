@@ -65,7 +65,7 @@ def _print_comparison(names: list[str], comparison: dict[str, Any]) -> None:
     output.write(f"{names[1]} against {names[0]}: {format_figure(comparison['mean_difference'])}{interval_text}")
     same = comparison["tasks"] - comparison["better"] - comparison["worse"]
     counts = f"{comparison['better']} better, {comparison['worse']} worse, {same} equal"
-    output.write(f"{comparison['tasks']} tasks in both: {counts}")
+    output.write(f"{comparison['tasks']} task{'' if comparison['tasks'] == 1 else 's'} in both: {counts}")
     _print_differences(comparison["differences"])
     if comparison["rows"]:
         rows = [("task", *names, "difference")]

@@ -76,7 +76,10 @@ def _print_runs(summaries: list[dict[str, Any]], folder: str) -> None:
         return
     rows = [("run", "name", "scored", "mean reward", "tags")]
     for summary in summaries:
-        rewards = ", ".join(map(format_reward, summary["reward"].values())) or "–"
+        by_agent = sorted(summary["reward"].items())
+        names = [f"{agent} " if len(by_agent) > 1 else "" for agent, _ in by_agent]
+        means = [format_reward(reward) for _, reward in by_agent]
+        rewards = ", ".join(map("".join, zip(names, means, strict=True))) or "–"
         counts = f"{summary['scored']}/{summary['planned']}"
         rows.append((summary["run"], summary["name"], counts, rewards, " ".join(summary["tags"])))
     output.write_table(rows)

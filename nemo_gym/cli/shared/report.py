@@ -28,6 +28,7 @@ from nemo_gym.metrics.prices import PriceTable
 from nemo_gym.rollouts.dispatch import NodeStatistics
 from nemo_gym.rollouts.outcome import FailureKind
 from nemo_gym.rollouts.plan import PlanSummary
+from nemo_gym.rollouts.refusals import EndpointRefused
 from nemo_gym.rollouts.run_files import (
     aggregate_metrics_path_for,
     failures_path_for,
@@ -274,6 +275,8 @@ def print_report(report: Report) -> None:
     if report.request is not None:
         output.write(run_header(report.request, report.plan))
     for kind, failure in report.progress.first_failures.items():
+        if isinstance(report.problem, EndpointRefused) and failure.refusal_status is not None:
+            continue  # the error at the end says it, with the fix
         output.write(f"{kind}: {failure.server}: {one_line(failure.message)}")
     not_run = f" · {report.not_run} not run" if report.not_run else ""
     earlier = f" · {report.plan.finished} scored before" if report.plan.finished else ""

@@ -235,6 +235,8 @@ def test_a_limit_counts_for_each_of_several_environments(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["metrics"].keys() == {"arithmetic_simple_agent", "quiz_simple_agent"}
     assert json.loads(done.stdout)["scored"] == 4
+    listed = gym("runs", "list", cwd=tmp_path).stdout
+    assert "arithmetic_simple_agent 0 " in listed and ", quiz_simple_agent " in listed
 
 
 def test_stored_runs_are_listed_tagged_and_deleted(tmp_path: Path) -> None:

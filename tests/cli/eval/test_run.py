@@ -423,7 +423,8 @@ def test_servers_that_do_not_start_are_an_infrastructure_problem(tmp_path: Path,
         ("eval run +policy_api_key=****", 2, "stands for a secret that is not printed"),
         ("eval run --model-api-key ****", 2, "stands for a secret that is not printed"),
         ("env validate --config misspelt.yaml", 1, "write resources_servers in place of resource_servers"),
-        ("env validate --environment arithmetic --model-type openai_model", 0, "policy_base_url, policy_api_key"),
+        ("env validate --environment quiz --model-type openai_model --model m", 2, "resources_servers/quiz"),
+        ("env validate --environment arithmetic --model-type openai_model --model m", 0, "needs policy_base_url, "),
     ],
 )
 def test_a_mistake_gets_one_clear_error(here: InProcess, words: str, status: int, message: str) -> None:

@@ -25,6 +25,7 @@ from nemo_gym.cli.shared.report import (
 from nemo_gym.cli.terminal.progress import Progress
 from nemo_gym.rollouts.outcome import FailedRollout, Failure, Job, LimitedRollout, ScoredRollout
 from nemo_gym.rollouts.plan import PlanSummary
+from nemo_gym.rollouts.refusals import EndpointRefused
 from nemo_gym.wire.stored_rollout import RolloutKey
 
 ENTRY = {
@@ -291,3 +292,14 @@ def test_the_command_after_the_maximum_cost_allows_more(tmp_path: Path) -> None:
     spent = make_report(tmp_path / "x.jsonl", stopped="$0.12 are spent (max_total_cost 0.1)", limits={"cost": 0.1})
 
     assert spent.next_commands()["continue"].endswith("--max-cost 0.2 --resume")
+
+
+def test_a_refusal_by_the_endpoint_is_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error at the end of the command says it with the fix; the same text above it is noise."""
+    failure = Failure("model_refused", "model", "the endpoint answered 401", "policy_model", refusal_status=401)
+    refused = make_report(tmp_path / "x.jsonl", problem=EndpointRefused("refuses the key (401)"))
+    refused.progress(FailedRollout(job(7), failure))
+    print_report(refused)
+    print_report(replace(refused, problem=None))
+
+    assert capsys.readouterr().out.count("the endpoint answered 401") == 1
