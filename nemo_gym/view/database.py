@@ -9,9 +9,11 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from nemo_gym.journal import RolloutReader, parse_line
+from nemo_gym.rollouts.run_files import RunFiles
 from nemo_gym.view.filters import COLUMNS, Condition, filter_names, filter_parts, full_text_query, parse_filter
 from nemo_gym.view.index import MAX_COMPONENTS, NUMBER_COLUMNS, UNREADABLE_LINE, RunIndex
 from nemo_gym.view.table_row import LABEL_NAMES, MODEL_LABEL, TEXT_COLUMNS
@@ -90,6 +92,11 @@ class RecentResults:
 
 class RunDatabase(RunIndex):
     """The index of one run, with the queries of the viewer."""
+
+    def __init__(self, run: RunFiles, path: Path | None = None) -> None:
+        super().__init__(run, path)
+        self.statistics_lock = threading.Lock()
+        """Held while the statistics of the run are computed."""
 
     @cached_property
     def _orders(self) -> RecentResults:

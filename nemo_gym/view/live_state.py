@@ -1,5 +1,6 @@
 """The state of a run for its live page: counts, rate, time left, oldest rollouts, rewards so far and cost."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -61,7 +62,7 @@ def _live_facts(live: Mapping[str, Any]) -> dict[str, Any]:
     facts |= {name: live[name] for name in ("updated_at", "started_at") if isinstance(live.get(name), str)}
     facts |= {"seconds": live["seconds"]} if isinstance(live.get("seconds"), int | float) else {}
     facts |= {name: live[name] for name in ("rate", "left") if isinstance(live.get(name), dict)}
-    facts |= _minutes(live)
+    facts |= _minutes(live) | _phases(live.get("waiting"))
     if isinstance(live.get("oldest"), list):
         facts["oldest"] = [_with_phase(one) for one in live["oldest"] if isinstance(one, dict)]
     return facts
@@ -83,15 +84,26 @@ def _minutes(live: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_phase(rollout: dict[str, Any]) -> dict[str, Any]:
     """Return a running rollout with the phase of the call that it waits for."""
-    call = str(rollout.get("waits_for", ""))
+    return {**rollout, "phase": _phase_of(str(rollout.get("waits_for", "")))}
+
+
+def _phase_of(call: str) -> str:
+    """Return the phase of a call, such as `policy_model /v1/responses`."""
     path = call.rpartition(" ")[2]
     if "/v1/" in path:
-        phase = "model"
-    elif path.endswith(("/verify", "/seed_session")):
-        phase = path.rpartition("/")[2]
-    else:
-        phase = "agent" if call.startswith("agent ") or not call else "tools"
-    return {**rollout, "phase": phase}
+        return "model"
+    if path.endswith(("/verify", "/seed_session")):
+        return path.rpartition("/")[2]
+    return "agent" if call.startswith("agent ") or not call else "tools"
+
+
+def _phases(waiting: Any) -> dict[str, dict[str, int]]:
+    """Return the number of running rollouts in each phase, the largest first; empty if not recorded."""
+    counts: Counter[str] = Counter()
+    for call, count in waiting.items() if isinstance(waiting, dict) else ():
+        if isinstance(count, int):
+            counts[_phase_of(str(call))] += count
+    return {"phases": dict(counts.most_common())} if counts else {}
 
 
 def _latest_rows(run: RunDatabase) -> list[dict[str, Any]]:

@@ -84,7 +84,13 @@ def statistics_of(run: RunDatabase) -> dict[str, Any]:
     """Return the statistics of a run, computed once for each state of its files.
 
     If they are slow to compute and the files grow, they may be a little old, so that they take a small share of time.
+    A page asks for them in several requests at once: the others wait for the first one.
     """
+    with run.statistics_lock:
+        return _current_statistics(run)
+
+
+def _current_statistics(run: RunDatabase) -> dict[str, Any]:
     done = run.version()
     stored: dict[str, Any] | None = run.cached_value(STATISTICS)
     if stored is not None:

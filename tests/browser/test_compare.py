@@ -29,6 +29,19 @@ def test_which_tasks_flipped_is_read_side_by_side(page: Any, make: Make) -> None
         keep(page, "compare-flips")
 
 
+def test_changed_lines_stand_beside_the_lines_they_resemble(page: Any, make: Make) -> None:
+    """An added line above must not pair every line below with a stranger and mark single letters in it."""
+    one = make(record(0, 0, 0.0, answer="Answer: A"), name="one")
+    two = make(record(0, 0, 1.0, answer="I believe it is so.\n\nAnswer: B"), name="two")
+    with served_page(one, two) as url:
+        page.goto(f"{url}#/compare/0,1?task=0")
+        pair = page.locator(".tdiff .dpair", has_text="Answer: A")
+        pair.wait_for()
+
+        assert "Answer: B" in pair.inner_text()
+        assert page.locator(".tdiff mark").all_inner_texts() == ["A", "B"]
+
+
 def test_several_runs_are_compared_with_the_first(page: Any, make: Make) -> None:
     """A table of all runs with corrected p values; the tasks, flips and conversations of a chosen one stand below."""
     runs = [make(*[record(task, 0, float(task < 3 * n)) for task in range(12)], name=f"run{n}") for n in (1, 2, 4)]

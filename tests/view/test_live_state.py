@@ -48,6 +48,7 @@ def test_the_file_of_the_collector_says_what_runs(run: RunDatabase) -> None:
     start(
         run, updated_at=now, started_at=now, planned=20, done=6, running=3, queued=11, oldest=oldest,
         left={"seconds": 60.0, "low": 50.0, "high": 90.0}, minutes=[{"minute": 0, "done": 6}],
+        waiting={"policy_model /v1/responses": 1, "judge /v1/responses": 1, "math /verify": 1, "x": "many"},
     )  # fmt: skip
 
     state = state_of(run)
@@ -56,6 +57,7 @@ def test_the_file_of_the_collector_says_what_runs(run: RunDatabase) -> None:
         "running", 20, 6, 3, 11,
     )  # fmt: skip
     assert state["oldest"] == [{**oldest[0], "phase": "model"}]
+    assert state["phases"] == {"model": 2, "verify": 1}
     assert state["left"]["high"] == 90.0 and state["minutes"][0]["done"] == 6
     assert [row["task"] for row in state["latest"]][:2] == [5, 4]
     assert state["reward_so_far"][-1]["done"] == 6 and state["reward_so_far"][-1]["mean"] == 0.5
@@ -109,6 +111,7 @@ def test_the_collector_writes_what_the_page_needs() -> None:
 
     assert (content["planned"], content["done"], content["running"], content["queued"]) == (10, 2, 2, 6)
     assert [one["waits_for"] for one in content["oldest"]] == ["judge /v1/responses", "agent a"]
+    assert content["waiting"] == {"judge /v1/responses": 1, "agent a": 1}
     assert [one["seconds"] for one in content["oldest"]] == [6.0, 6.0]
     assert content["left"]["low"] <= content["left"]["seconds"] <= content["left"]["high"]
     assert content["minutes"] == [{"minute": 0, "done": 2}]

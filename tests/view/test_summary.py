@@ -1,13 +1,17 @@
 """The page of a run says how good it was, and how sure that is."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
 
 import pytest
 
 from nemo_gym.metrics.intervals import ClusteredMean
+from nemo_gym.view import summary as summary_module
 from nemo_gym.view.comparison import compare_runs
 from nemo_gym.view.database import RunDatabase
-from nemo_gym.view.summary import summarize
+from nemo_gym.view.summary import statistics_of, summarize
 from tests.view.records import failure, record, timed_record
 
 Make = Callable[..., RunDatabase]
@@ -164,3 +168,26 @@ def test_a_task_of_several_models_is_one_task_of_its_subset(index_of: Make) -> N
     assert (subsets["hard"]["tasks"], subsets["hard"]["n"]) == (4, 8)
     alone = index_of(*(stored for stored in records if stored["_ng_task_index"] < 4), name="hard")
     assert subsets["hard"]["interval_95"] == summarize(alone)["reward"]["interval_95"]
+
+
+def test_requests_at_the_same_time_compute_the_statistics_once(
+    index: RunDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page asks three times at once; with a million rollouts, each computation takes seconds."""
+    compute, begin = summary_module.compute_statistics, Barrier(3)
+    computed: list[RunDatabase] = []
+
+    def count_and_compute(run: RunDatabase) -> dict[str, Any]:
+        computed.append(run)
+        return compute(run)
+
+    def ask(_: int) -> dict[str, Any]:
+        begin.wait(10)
+        return statistics_of(index)
+
+    monkeypatch.setattr(summary_module, "compute_statistics", count_and_compute)
+    with ThreadPoolExecutor(3) as pool:
+        answers = list(pool.map(ask, range(3)))
+
+    assert len(computed) == 1
+    assert answers[0]["rollouts"] == answers[2]["rollouts"]

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
@@ -29,6 +29,8 @@ logger = logging.getLogger("nemo_gym.rollouts")
 WRITE_SECONDS = 2.0
 REPLY_SECONDS = 1.5
 OLDEST = 12
+MAX_QUERIED = 1024
+"""Most rollouts in flight whose calls are queried, the oldest first."""
 MAX_MINUTES = 24 * 60
 
 
@@ -105,6 +107,10 @@ class LiveFile:
                 }
                 for rollout in progress.in_flight.oldest(OLDEST)
             ],
+            "waiting": Counter(
+                awaited_calls.get(rollout.key.rollout_id) or rollout.waiting_for or ""
+                for rollout in progress.in_flight.oldest(MAX_QUERIED)
+            ),
         }
         if left is not None and rates:
             queued = progress.queue_length or 0
@@ -124,8 +130,8 @@ class LiveFile:
         self._counted = total
 
     async def _awaited_calls(self) -> Mapping[RolloutId, str]:
-        """Return the calls that the oldest rollouts wait for; empty if the servers do not answer in time."""
-        rollouts = self._progress.in_flight.oldest(OLDEST)
+        """Return the calls that the rollouts wait for; empty if the servers do not answer in time."""
+        rollouts = self._progress.in_flight.oldest(MAX_QUERIED)
         if self._wait_query is None or not rollouts:
             return {}
         with contextlib.suppress(Exception):  # a server may be restarting; the next query may succeed

@@ -6,6 +6,8 @@
   const MOST_LINES = 4000;
   const MOST_CELLS = 4_000_000;
   const CONTEXT_LINES = 3;
+  const MOST_LINE_PAIRS = 10_000;
+  const LEAST_LIKENESS = 0.3; // below, marks inside of two lines are noise
 
   /** Return the pairs of equal items (longest common subsequence); equal ends are paired first. */
   function align(/** @type {string[]} */ one, /** @type {string[]} */ two) {
@@ -121,15 +123,59 @@
 
   /** @typedef {{ kind: "same" | "change", left: number | null, right: number | null }} Line */
 
-  /** Return the lines of both texts side by side. */
+  /** Return how alike two lines are, from 0 to 1: the share of words that both have. */
+  function likeness(/** @type {string} */ one, /** @type {string} */ two) {
+    const [words, others] = [one, two].map((text) => text.match(/[\p{L}\p{N}_]+/gu) ?? []);
+    const total = words.length + others.length,
+      rest = [...others];
+    if (!total || total > MOST_TOKENS) return 0;
+    let same = 0;
+    for (const word of words) {
+      const at = rest.indexOf(word);
+      if (at >= 0) {
+        rest.splice(at, 1);
+        same++;
+      }
+    }
+    return (2 * same) / total;
+  }
+
+  /** Return the pairs of changed lines that are alike, in the order of both texts, with the largest sum of likeness. */
+  function alikeLines(/** @type {string[]} */ one, /** @type {string[]} */ two) {
+    /** @type {[number, number][]} */
+    const pairs = [];
+    if (one.length * two.length > MOST_LINE_PAIRS) return pairs;
+    const value = one.map((line) => two.map((other) => likeness(line, other))),
+      best = Array.from({ length: one.length + 1 }, () => new Float64Array(two.length + 1));
+    const joined = (/** @type {number} */ i, /** @type {number} */ j) =>
+      value[i][j] >= LEAST_LIKENESS ? value[i][j] + best[i + 1][j + 1] : -1;
+    for (let i = one.length - 1; i >= 0; i--)
+      for (let j = two.length - 1; j >= 0; j--) best[i][j] = Math.max(best[i + 1][j], best[i][j + 1], joined(i, j));
+    for (let i = 0, j = 0; i < one.length && j < two.length; ) {
+      if (joined(i, j) === best[i][j]) pairs.push([i++, j++]);
+      else if (best[i + 1][j] >= best[i][j + 1]) i++;
+      else j++;
+    }
+    return pairs;
+  }
+
+  /** Return the lines of both texts side by side: equal ones, else those that are alike, else in their order. */
   function alignLines(/** @type {string[]} */ one, /** @type {string[]} */ two) {
     /** @type {Line[]} */
     const lines = [];
     let left = 0,
       right = 0;
-    for (const [i, j] of [...align(one, two), /** @type {[number, number]} */ ([one.length, two.length])]) {
+    const changeUntil = (/** @type {number} */ i, /** @type {number} */ j) => {
       while (left < i || right < j)
         lines.push({ kind: "change", left: left < i ? left++ : null, right: right < j ? right++ : null });
+    };
+    for (const [i, j] of [...align(one, two), /** @type {[number, number]} */ ([one.length, two.length])]) {
+      const [from, start] = [left, right];
+      for (const [a, b] of alikeLines(one.slice(from, i), two.slice(start, j))) {
+        changeUntil(from + a, start + b);
+        changeUntil(from + a + 1, start + b + 1);
+      }
+      changeUntil(i, j);
       if (i < one.length) lines.push({ kind: "same", left: left++, right: right++ });
     }
     return lines;
@@ -159,7 +205,7 @@
     if (line.kind === "same")
       return html`<div class="dpair"><div class="dln"><i></i><span>${a}</span></div><div class="dln"><i></i><span>${b}</span></div></div>`;
     const [left, right] =
-      a !== null && b !== null
+      a !== null && b !== null && likeness(a, b) >= LEAST_LIKENESS
         ? marks(a, b)
         : [[{ text: a ?? "", changed: false }], [{ text: b ?? "", changed: false }]];
     return html`<div class="dpair">${a === null ? html`<div class="dln none"></div>` : html`<div class="dln del"><i>−</i><span><${Marked} list=${left} look="del" /></span></div>`}${b === null ? html`<div class="dln none"></div>` : html`<div class="dln add"><i>+</i><span><${Marked} list=${right} look="add" /></span></div>`}</div>`;
