@@ -16,7 +16,7 @@ import yaml
 
 from nemo_gym.authoring.audit_result import find_section
 from nemo_gym.catalog.atomic_files import whole_file
-from nemo_gym.config.environment_sources import find_sources
+from nemo_gym.config.environment_sources import find_environment_sources
 from nemo_gym.config.instances import instances_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,7 +60,7 @@ def page() -> str:
 
 def source_lines() -> Iterator[str]:
     """Yield a row for each source of environments of other packages."""
-    for name, source in find_sources([ROOT]).items():
+    for name, source in find_environment_sources([ROOT]).items():
         reasons = Counter(_short_reason(facts["refused"]) for facts in source.ids.values() if "refused" in facts)
         refused = "; ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common(MOST_REASONS))
         others = sum(reasons.values()) - sum(count for _, count in reasons.most_common(MOST_REASONS))

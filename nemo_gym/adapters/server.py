@@ -40,7 +40,7 @@ class PeerServerConfig(GymnasiumConfig):
     """Longest time of one step of the environment; then its process is killed and the rollout fails."""
     session_memory_bytes: int = Field(default=8 << 30, gt=0)
     """Largest address space of the process of one session."""
-    max_processes: int = Field(default=1024, ge=1)
+    max_processes: int = Field(default=512, ge=1)
     """Maximum number of sessions, each of which has a process."""
     opponent_model: ModelServerRef | None = None
     """The model server that plays for the other players, unless they are scripted."""

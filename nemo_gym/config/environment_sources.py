@@ -177,7 +177,7 @@ def is_source_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None and not text.endswith((".yaml", ".yml"))
 
 
-def find_sources(roots: Sequence[Path]) -> dict[str, EnvironmentSource]:
+def find_environment_sources(roots: Sequence[Path]) -> dict[str, EnvironmentSource]:
     """Return the sources in the search roots by name; an earlier root has precedence.
 
     Raises:
@@ -209,7 +209,7 @@ def parse_name(text: str, roots: Sequence[Path]) -> EnvironmentName:
     match = _NAME.fullmatch(text)
     if match is None:
         raise UnknownEnvironment(f"'{text}' is not of the form SOURCE:ID", fix="gym list environments --source all")
-    sources = find_sources(roots)
+    sources = find_environment_sources(roots)
     source = sources.get(match[1])
     if source is None:
         close = nearest_names(match[1], sources, n=3)

@@ -28,7 +28,7 @@ class SessionLimits:
     seconds: float = 60.0
     """Wall-clock time of a call."""
     memory_bytes: int = 8 << 30
-    max_sessions: int = 1024
+    max_sessions: int = 512
 
 
 _shared: "weakref.WeakValueDictionary[tuple[str, SessionLimits], SessionWorkers]" = weakref.WeakValueDictionary()

@@ -14,7 +14,7 @@ import pytest
 
 from nemo_gym.adapters.rows import write_missing_rows
 from nemo_gym.config import environment_sources
-from nemo_gym.config.environment_sources import EnvironmentSource, find_sources, parse_name
+from nemo_gym.config.environment_sources import EnvironmentSource, find_environment_sources, parse_name
 
 ROOT = Path(__file__).resolve().parents[2]
 GYM = (sys.executable, "-m", "nemo_gym.cli.main")
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def source(name: str) -> EnvironmentSource:
-    return find_sources([ROOT])[name]
+    return find_environment_sources([ROOT])[name]
 
 
 class Evaluation:
