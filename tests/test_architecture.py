@@ -20,6 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("verifier_fixture",),
     ("rollout_collection", "train_data_utils"),
     (
+        "adapters",
         "path_utils",
         "prompt",
         "skills",

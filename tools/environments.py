@@ -7,6 +7,7 @@ The description comes from configs/<name>.yaml, the audit result from the README
 import argparse
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import yaml
 
 from nemo_gym.authoring.audit_result import find_section
 from nemo_gym.catalog.atomic_files import whole_file
+from nemo_gym.config.environment_sources import find_environment_sources
 from nemo_gym.config.instances import instances_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,12 +39,38 @@ $ gym eval run --resources-server mcqa --model-type openai_model
 
 | environment | domain | what is graded | audit |
 |---|---|---|---|"""
+OF_PACKAGES = """
+## Environments of other packages
+
+They run by name, `--environment SOURCE:ID` ([adapters](adapters.md)). The table is that of the versions that the lists
+of ids were made with, on Python 3.11 without a network; `gym list environments --source SOURCE` has every reason. A
+user's `module:Name` of gymnasium and Aviary runs as well. "Runs" means that it starts and answers; some games of
+TextArena raise errors after certain moves, which are failures of the rollout.
+
+| source | version | environments that run | why others do not |
+|---|---|---|---|"""
+MOST_REASONS = 4
 _COUNTS = re.compile(r"^\| [^|]+ \| (\d+) \| (\d+) \|$", re.MULTILINE)
 
 
 def page() -> str:
     """Return the page as Markdown."""
-    return "\n".join([INTRODUCTION, *lines(), ""])
+    return "\n".join([INTRODUCTION, *lines(), OF_PACKAGES, *source_lines(), ""])
+
+
+def source_lines() -> Iterator[str]:
+    """Yield a row for each source of environments of other packages."""
+    for name, source in find_environment_sources([ROOT]).items():
+        reasons = Counter(_short_reason(facts["refused"]) for facts in source.ids.values() if "refused" in facts)
+        refused = "; ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common(MOST_REASONS))
+        others = sum(reasons.values()) - sum(count for _, count in reasons.most_common(MOST_REASONS))
+        refused += f"; other reasons ({others:,})" if others else ""
+        yield f"| `{name}` | {source.version} | {len(source.runnable_ids):,} of {len(source.ids):,} | {refused} |"
+
+
+def _short_reason(reason: str) -> str:
+    """Return a reason without what differs between environments."""
+    return reason.split(":")[0].split(",")[0].replace("|", "\\|")
 
 
 def lines() -> Iterator[str]:

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from nemo_gym.config.environment_sources import IDS_FILE, EnvironmentSource, find_sources
+from nemo_gym.config.environment_sources import IDS_FILE, EnvironmentSource, find_environment_sources
 from nemo_gym.launch.requirements import unmet_requirements
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,7 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("source", nargs="*", help="default: all whose package is installed")
     args = parser.parse_args()
-    for name, source in find_sources([ROOT]).items():
+    for name, source in find_environment_sources([ROOT]).items():
         if (args.source and name not in args.source) or unmet_requirements(source.folder):
             continue
         (source.folder / IDS_FILE).write_text(as_text(id_list(source)), encoding="utf-8")

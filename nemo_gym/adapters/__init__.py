@@ -1,7 +1,8 @@
 """Environments of other packages as environments of ours (docs/adapters.md).
 
-- `episodes`: `PeerEpisode` and `Turn`, which an adapter implements; they run in the process of a session
+- `episodes`: `PeerEpisode` and `PeerTurn`, which an adapter implements; they run in the process of a session
 - `server`: `PeerServer`, the resources server of an adapter
 - `opponents`: the moves of the other players of a game
+- `row_writer`: the process in which a package makes its rows
 - `rows`: the rows of an environment, generated or read from its package
 """

@@ -1,6 +1,6 @@
 """One episode of another package's environment. An adapter implements `PeerEpisode` in about 60 lines.
 
-Every session has a process of its own, so the environment may block, seed globally, hang or exit. This module and the
+Every session has its process, so the environment may block, seed globally, hang or exit. This module and the
 adapter's are imported there and import no server code.
 """
 
@@ -25,7 +25,7 @@ class Action:
 
 
 @dataclass
-class Turn:
+class PeerTurn:
     """What the environment shows before the next turn, or at the end."""
 
     content: Any = ""
@@ -52,11 +52,11 @@ class PeerEpisode(ABC):
     """One episode; an instance plays one row and is closed."""
 
     @abstractmethod
-    def start(self, row: Row) -> Turn:
+    def start(self, row: Row) -> PeerTurn:
         """Construct and reset the environment; return the first observation."""
 
     @abstractmethod
-    def step(self, action: Action) -> Turn:
+    def step(self, action: Action) -> PeerTurn:
         """Apply the action of the player whose turn it is."""
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ def episode_function(episode_class: type[PeerEpisode]) -> Callable[[dict[str, An
     """Return the function that a session's process calls, with the episode as its state."""
     episode: PeerEpisode | None = None
     scripted: Random | None = None
-    last = Turn()
+    last = PeerTurn()
 
     def call(request: dict[str, Any]) -> dict[str, Any]:
         """Start, step or close the episode of this process."""

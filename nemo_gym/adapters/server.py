@@ -40,7 +40,7 @@ class PeerServerConfig(GymnasiumConfig):
     """Longest time of one step of the environment; then its process is killed and the rollout fails."""
     session_memory_bytes: int = Field(default=8 << 30, gt=0)
     """Largest address space of the process of one session."""
-    max_processes: int = Field(default=1024, ge=1)
+    max_processes: int = Field(default=512, ge=1)
     """Maximum number of sessions, each of which has a process."""
     opponent_model: ModelServerRef | None = None
     """The model server that plays for the other players, unless they are scripted."""
@@ -84,7 +84,7 @@ class PeerSession:
 class PeerServer(GymnasiumServer):
     """Base class of adapters; see docs/adapters.md."""
 
-    HOSTING = "cell"  # the environments run in processes of their own
+    HOSTING = "cell"  # the environments run in other processes
     EPISODES: ClassVar[str]
     """The result of `episode_function`, as "module:name"."""
     ROW: ClassVar[type[BaseModel]] = PeerRow
@@ -130,7 +130,9 @@ class PeerServer(GymnasiumServer):
             logger.debug("%s: an environment was not closed: %s", self.config.name, error)
         await self._workers.end(session_id)
 
-    async def verify(self, request: Request, body: GymnasiumVerifyRequest) -> PeerVerifyResponse:
+    async def verify(  # type: ignore[override]  # the session comes with the request
+        self, request: Request, body: GymnasiumVerifyRequest
+    ) -> PeerVerifyResponse:
         verdict = await super().verify(request, body)
         session: PeerSession = self.load_state(request.session[SESSION_ID_KEY])
         fields = {

@@ -5,7 +5,12 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from nemo_gym.catalog.components import ENVIRONMENT, Component
-from nemo_gym.config.environment_sources import SOURCE_FILE, EnvironmentSource, UnknownEnvironment, find_sources
+from nemo_gym.config.environment_sources import (
+    SOURCE_FILE,
+    EnvironmentSource,
+    UnknownEnvironment,
+    find_environment_sources,
+)
 
 ALL = "all"
 
@@ -16,7 +21,7 @@ def source_components(source: str, roots: Sequence[Path]) -> list[Component]:
     Raises:
         UnknownEnvironment: no source has this name.
     """
-    sources = find_sources(roots)
+    sources = find_environment_sources(roots)
     if source == ALL:
         every = (component for one in sources.values() for component in _components(one))
         return [component for component in every if not component.refused]
@@ -29,7 +34,9 @@ def source_components(source: str, roots: Sequence[Path]) -> list[Component]:
 
 def source_summary(roots: Sequence[Path]) -> str:
     """Return how many environments every source has, in a line; empty without a source."""
-    return ", ".join(f"{name} ({len(source.runnable_ids):,})" for name, source in find_sources(roots).items())
+    return ", ".join(
+        f"{name} ({len(source.runnable_ids):,})" for name, source in find_environment_sources(roots).items()
+    )
 
 
 def _components(source: EnvironmentSource) -> Iterator[Component]:

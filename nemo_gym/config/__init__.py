@@ -6,6 +6,7 @@ order:
     keys            the global configuration keys: type, default, meaning, flag
     resolve         the pipeline: `resolve(ResolveRequest, HostFacts) -> ResolvedConfig`
     search_roots, load, yaml_text       find and read files
+    environment_sources                 environments of other packages by name
     component_imports                   import component folders of several trees
     trees           merge, copy, search and walk trees of plain data
     earlier_forms   accept the forms of earlier documentation

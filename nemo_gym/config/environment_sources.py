@@ -30,7 +30,7 @@ MAX_SIZE = 1_000_000
 ROW_SETTINGS = {
     "size": f"number of rows (default: {DEFAULT_SIZE})",
     "seed": "seed of the first row; the others follow (default: 0)",
-    "split": "train, validation or test: rows with seeds of their own, or that split of the package's data",
+    "split": "train, validation or test: rows with other seeds, or that split of the package's data",
     "max_turns": "maximum model turns",
 }
 """Settings of every source."""
@@ -133,8 +133,8 @@ class EnvironmentName:
     @property
     def arguments(self) -> dict[str, Any]:
         """The settings for the constructor of the environment."""
-        known = {*ROW_SETTINGS, *self.source.file.settings}
-        return {key: value for key, value in self.settings.items() if key not in known}
+        declared = {*ROW_SETTINGS, *self.source.file.settings}
+        return {key: value for key, value in self.settings.items() if key not in declared}
 
     @property
     def instance(self) -> str:
@@ -177,7 +177,7 @@ def is_source_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None and not text.endswith((".yaml", ".yml"))
 
 
-def find_sources(roots: Sequence[Path]) -> dict[str, EnvironmentSource]:
+def find_environment_sources(roots: Sequence[Path]) -> dict[str, EnvironmentSource]:
     """Return the sources in the search roots by name; an earlier root has precedence.
 
     Raises:
@@ -209,7 +209,7 @@ def parse_name(text: str, roots: Sequence[Path]) -> EnvironmentName:
     match = _NAME.fullmatch(text)
     if match is None:
         raise UnknownEnvironment(f"'{text}' is not of the form SOURCE:ID", fix="gym list environments --source all")
-    sources = find_sources(roots)
+    sources = find_environment_sources(roots)
     source = sources.get(match[1])
     if source is None:
         close = nearest_names(match[1], sources, n=3)
@@ -260,9 +260,9 @@ def _check_settings(name: EnvironmentName, where: str) -> None:
     if name.split not in SPLITS:
         raise UnknownEnvironment(f"split={name.split} is not one of {', '.join(SPLITS)}", where=where)
     if name.arguments and not name.source.file.arguments:
-        unknown, known = next(iter(name.arguments)), [*ROW_SETTINGS, *name.source.file.settings]
-        close = nearest_names(unknown, known)
-        fix = close[0] if close else f"one of {', '.join(known)}"
+        unknown, declared = next(iter(name.arguments)), [*ROW_SETTINGS, *name.source.file.settings]
+        close = nearest_names(unknown, declared)
+        fix = close[0] if close else f"one of {', '.join(declared)}"
         raise UnknownEnvironment(f"unknown setting '{unknown}'", where=where, fix=fix)
 
 

@@ -16,7 +16,7 @@ from nemo_gym.workers.host import encode_line
 from nemo_gym.workers.process import Worker, WorkerHost
 
 LONG_SECONDS = 86_400.0
-"""CPU time of a call without a limit of its own: the wall-clock time limits it."""
+"""CPU time of a call without another limit: the wall-clock time limits it."""
 THREAD_SECONDS = 5.0
 """Time that a call may take longer than its worker, which is then killed."""
 
@@ -28,7 +28,7 @@ class SessionLimits:
     seconds: float = 60.0
     """Wall-clock time of a call."""
     memory_bytes: int = 8 << 30
-    max_sessions: int = 1024
+    max_sessions: int = 512
 
 
 _shared: "weakref.WeakValueDictionary[tuple[str, SessionLimits], SessionWorkers]" = weakref.WeakValueDictionary()

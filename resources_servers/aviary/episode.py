@@ -5,7 +5,7 @@ import importlib
 import random
 from typing import Any
 
-from nemo_gym.adapters.episodes import Action, PeerEpisode, Row, Turn, episode_function
+from nemo_gym.adapters.episodes import Action, PeerEpisode, PeerTurn, Row, episode_function
 
 INVALID_ARGUMENTS = '{"error": "the arguments of this call are not a JSON object"}'
 
@@ -28,26 +28,26 @@ def is_dataset(found_class: Any) -> bool:
 
 
 class AviaryEpisode(PeerEpisode):
-    def start(self, row: Row) -> Turn:
+    def start(self, row: Row) -> PeerTurn:
         self._loop = asyncio.new_event_loop()
         self._aviary = importlib.import_module("aviary.core")
         random.seed(row["seed"])
         made = find_class(row["environment"])(**row["arguments"])
         self._env = made.get_new_env_by_idx(row["index"]) if is_dataset(type(made)) else made
         messages, tools = self._loop.run_until_complete(self._env.reset())
-        return Turn(_text(messages), tools=[_definition(tool.info) for tool in tools])
+        return PeerTurn(_text(messages), tools=[_definition(tool.info) for tool in tools])
 
-    def step(self, action: Action) -> Turn:
+    def step(self, action: Action) -> PeerTurn:
         readable = [call for call in action.calls if isinstance(call["arguments"], dict)]
         outputs = {call["call_id"]: INVALID_ARGUMENTS for call in action.calls}
         if action.calls and not readable:
-            return Turn("", outputs=outputs)
+            return PeerTurn("", outputs=outputs)
         messages, reward, done, truncated = self._loop.run_until_complete(
             self._env.step(self._message(action, readable))
         )
         outputs |= {one.tool_call_id: one.content for one in messages if getattr(one, "tool_call_id", None)}
         others = [one for one in messages if not getattr(one, "tool_call_id", None)]
-        return Turn(
+        return PeerTurn(
             _text(others),
             reward=float(reward),
             done=bool(done or truncated),

@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from nemo_gym.adapters.episodes import Action, PeerEpisode, Row, Turn, episode_function
+from nemo_gym.adapters.episodes import Action, PeerEpisode, PeerTurn, Row, episode_function
 
 
 def prepare() -> None:
@@ -12,14 +12,14 @@ def prepare() -> None:
 
 
 class GemEpisode(PeerEpisode):
-    def start(self, row: Row) -> Turn:
+    def start(self, row: Row) -> PeerTurn:
         self._env: Any = importlib.import_module("gem").make(row["environment"], **row["arguments"])
         observation, _ = self._env.reset(seed=row["seed"])
-        return Turn(str(observation))
+        return PeerTurn(str(observation))
 
-    def step(self, action: Action) -> Turn:
+    def step(self, action: Action) -> PeerTurn:
         observation, reward, terminated, truncated, info = self._env.step(action.text)
-        return Turn(
+        return PeerTurn(
             str(observation),
             reward=float(reward),
             done=bool(terminated or truncated),

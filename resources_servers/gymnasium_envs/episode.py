@@ -4,7 +4,7 @@ import importlib
 import re
 from typing import Any
 
-from nemo_gym.adapters.episodes import Action, PeerEpisode, Row, Turn, episode_function
+from nemo_gym.adapters.episodes import Action, PeerEpisode, PeerTurn, Row, episode_function
 from resources_servers.gymnasium_envs.texts import action_help, observation_text
 
 MAX_ILLEGAL = 3
@@ -37,15 +37,15 @@ def _draws_text(package: Any, name: str) -> bool:
 
 
 class GymnasiumEpisode(PeerEpisode):
-    def start(self, row: Row) -> Turn:
+    def start(self, row: Row) -> PeerTurn:
         self._name = row["environment"]
         self._env = make_environment(self._name, row["arguments"])
         self._illegal = 0
         observation, _ = self._env.reset(seed=row["seed"])
         first = observation_text(self._env, observation)
-        return Turn(f"{action_help(self._env, self._name)}\n\n{first}")
+        return PeerTurn(f"{action_help(self._env, self._name)}\n\n{first}")
 
-    def step(self, action: Action) -> Turn:
+    def step(self, action: Action) -> PeerTurn:
         chosen = self._parse_action(action.text)
         if chosen is None:
             return self._refuse()
@@ -53,7 +53,7 @@ class GymnasiumEpisode(PeerEpisode):
         observation, reward, terminated, truncated, _ = self._env.step(chosen)
         ending = "finished" if terminated else "truncated" if truncated else None
         info = {"action": chosen if isinstance(chosen, int) else list(chosen)}
-        return Turn(
+        return PeerTurn(
             observation_text(self._env, observation),
             reward=float(reward),
             done=bool(terminated or truncated),
@@ -77,13 +77,13 @@ class GymnasiumEpisode(PeerEpisode):
         action = importlib.import_module("numpy").array(numbers, dtype=space.dtype)
         return action if action.shape == space.shape and space.contains(action) else None
 
-    def _refuse(self) -> Turn:
+    def _refuse(self) -> PeerTurn:
         """Ask for another reply; the environment does not see an illegal action."""
         self._illegal += 1
         if self._illegal < MAX_ILLEGAL:
-            return Turn("That is no legal action. " + action_help(self._env, self._name).splitlines()[-1])
+            return PeerTurn("That is no legal action. " + action_help(self._env, self._name).splitlines()[-1])
         problem = f"{MAX_ILLEGAL} replies without a legal action: the episode is over."
-        return Turn(problem, done=True, truncated=True, ending="illegal_move")
+        return PeerTurn(problem, done=True, truncated=True, ending="illegal_move")
 
 
 play = episode_function(GymnasiumEpisode)

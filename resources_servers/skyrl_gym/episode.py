@@ -4,7 +4,7 @@ import importlib
 import random
 from typing import Any
 
-from nemo_gym.adapters.episodes import Action, PeerEpisode, Row, Turn, episode_function
+from nemo_gym.adapters.episodes import Action, PeerEpisode, PeerTurn, Row, episode_function
 
 
 def prepare() -> None:
@@ -13,21 +13,21 @@ def prepare() -> None:
 
 
 class SkyRLEpisode(PeerEpisode):
-    def start(self, row: Row) -> Turn:
+    def start(self, row: Row) -> PeerTurn:
         random.seed(row["seed"])
         config = importlib.import_module("omegaconf").DictConfig(row["arguments"])
         package = importlib.import_module("skyrl_gym")
         self._env: Any = package.make(row["environment"], env_config=config, extras=row["extras"])
         prompt, _ = self._env.init(row["prompt"])
-        return Turn(None if prompt == row["prompt"] else _text(prompt))
+        return PeerTurn(None if prompt == row["prompt"] else _text(prompt))
 
-    def step(self, action: Action) -> Turn:
+    def step(self, action: Action) -> PeerTurn:
         output = self._env.step(action.text)
         done = bool(output["done"])
         info = {
             key: value for key, value in (output.get("metadata") or {}).items() if isinstance(value, str | int | float)
         }
-        return Turn(
+        return PeerTurn(
             _text(output["observations"]),
             reward=float(output["reward"]),
             done=done,

@@ -31,7 +31,7 @@ import os
 import random
 import time
 
-from nemo_gym.adapters.episodes import PeerEpisode, Turn, episode_function
+from nemo_gym.adapters.episodes import PeerEpisode, PeerTurn, episode_function
 
 
 class CoinEpisode(PeerEpisode):
@@ -45,7 +45,7 @@ class CoinEpisode(PeerEpisode):
 
     def show(self):
         luck = random.randint(0, 10**6)
-        return Turn(f"{self.coins} coins, luck {luck}. Available moves: [1] [2]", player=self.player)
+        return PeerTurn(f"{self.coins} coins, luck {luck}. Available moves: [1] [2]", player=self.player)
 
     def step(self, action):
         fault = self.row["arguments"].get("fault")
@@ -71,7 +71,7 @@ class CoinEpisode(PeerEpisode):
 
     def end(self, winner, ending):
         rewards = {winner: 1.0, 1 - winner: -1.0}
-        return Turn("over", reward=rewards[self.row["player"]], done=True, ending=ending, rewards=rewards)
+        return PeerTurn("over", reward=rewards[self.row["player"]], done=True, ending=ending, rewards=rewards)
 
 
 play = episode_function(CoinEpisode)

@@ -1,4 +1,4 @@
-"""Episodes of other packages run in processes of their own: their faults are failures, never rewards."""
+"""Episodes of other packages run in separate processes: their faults are failures, never rewards."""
 
 import json
 import os

@@ -14,7 +14,7 @@ import pytest
 
 from nemo_gym.adapters.rows import write_missing_rows
 from nemo_gym.config import environment_sources
-from nemo_gym.config.environment_sources import EnvironmentSource, find_sources, parse_name
+from nemo_gym.config.environment_sources import EnvironmentSource, find_environment_sources, parse_name
 
 ROOT = Path(__file__).resolve().parents[2]
 GYM = (sys.executable, "-m", "nemo_gym.cli.main")
@@ -36,11 +36,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def source(name: str) -> EnvironmentSource:
-    return find_sources([ROOT])[name]
+    return find_environment_sources([ROOT])[name]
 
 
 class Evaluation:
-    """`gym eval run` in a folder of its own."""
+    """`gym eval run` in an empty folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -49,10 +49,17 @@ class Evaluation:
 
     def run(self, names: Sequence[str], *words: str, may_fail: bool = False, **env: str) -> list[dict[str, Any]]:
         """Play the rows of several names through the servers of the first; return the records by task."""
-        rows = self.folder / "rows.jsonl"
         environment_sources.CACHE_DIR = self.folder / "cache"
         paths = [write_missing_rows({"config_paths": [name]}, [ROOT], notify=lambda _: None)[0] for name in names]
-        rows.write_text("".join(path.read_text() for path in paths))
+        lines = [line for path in paths for line in path.read_text().splitlines()]
+        return self.run_rows(names, lines, *words, may_fail=may_fail, **env)
+
+    def run_rows(
+        self, names: Sequence[str], lines: list[str], *words: str, may_fail: bool = False, **env: str
+    ) -> list[dict[str, Any]]:
+        """Play rows through the servers of the first name."""
+        rows = self.folder / "rows.jsonl"
+        rows.write_text("".join(f"{line}\n" for line in lines))
         first = parse_name(names[0], [ROOT])
         model = self.folder / "model.yaml"
         model.write_text(json.dumps({"policy_model": {"responses_api_models": {"scripted_model": POLICY}}}))

@@ -36,7 +36,7 @@ def _answers() -> Any:
 
 def play(scene: Scene) -> Any:
     """Return the reply of the policy that the environment variable GYM_TEST_POLICY names."""
-    last = scene.conversation[-1]["content"]
+    last = scene.conversation[-1].get("content", "")
     text = last if isinstance(last, str) else "".join(part.get("text", "") for part in last)
     policy = os.environ.get("GYM_TEST_POLICY", "choose")
     if policy == "answers":

@@ -1,4 +1,4 @@
-"""Episodes of gymnasium are those of its own loop: same actions, same reward in every step, same end."""
+"""Episodes of gymnasium are those of the package's loop: same actions, same reward in every step, same end."""
 
 from typing import Any
 
