@@ -375,6 +375,11 @@ def clients(*words: str) -> int:
     return run(python, "-m", "tools.clients", *check_flag, *words, check=False)
 
 
+def harnesses(*words: str) -> int:
+    """Run every program of the agent catalogue in its box, with a scripted model; --write updates docs/agents.md."""
+    return run(environment(".venv", ["dev"]), "-m", "tools.harnesses", *words, check=False)
+
+
 def npm_clients() -> None:
     """Install the programs and packages of tools/clients/package-lock.json; report it if that is impossible."""
     # Two programs are linked to their binaries by scripts; scripts of other packages do not run.
@@ -557,7 +562,7 @@ def check() -> int:
     """Run every check of CI, in order."""
     own = (lint, types, test, test_newest, test_installed, docs, proofs, million, chaos_short, perf)
     # `ray` is run by hand: several raylets on a busy machine of two cores may miss their start limit.
-    with_other_projects = (dialects, clients, train, train_trl, trainers, vllm)
+    with_other_projects = (dialects, clients, harnesses, train, train_trl, trainers, vllm)
     for step in (*own, *with_other_projects):
         say(step.__name__)
         status = step()
@@ -630,6 +635,7 @@ COMMANDS = {
     "trainers": trainers,
     "dialects": dialects,
     "clients": clients,
+    "harnesses": harnesses,
     "vllm": vllm,
     "ray": ray,
     "docs": docs,
@@ -644,7 +650,7 @@ COMMANDS = {
     "release": release,
     "check": check,
 }
-WITH_ARGUMENTS = ("audit", "clients", "sbom")
+WITH_ARGUMENTS = ("audit", "clients", "harnesses", "sbom")
 
 
 def main() -> int:

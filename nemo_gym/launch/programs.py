@@ -200,7 +200,9 @@ class _ProgramInstaller:
             name, tail = Path(program).name, "\n".join(lines)
             cause, fix = likely_install_cause(tail)
             problem = f"its programs cannot be installed: {cause} ({name} ended with status {status}); last lines:\n"
-            raise InstallFailed(problem + tail, where=self.where, fix=fix)
+            failure = InstallFailed(problem + tail, where=self.where, fix=fix)
+            failure.status = status if status > 0 else 1
+            raise failure
 
 
 async def _install(installer: _ProgramInstaller, programs: Programs) -> None:
