@@ -37,6 +37,7 @@ PROGRAMS_KEY = "programs"
 """The key of a server block with the packages of its programs."""
 INSTALL_SECONDS = 1800.0
 _INSTALLER_VARIABLES = {
+    "UV_COMPILE_BYTECODE": "1",  # boxes cannot write it, and would compile every module at every start
     "UV_PYTHON_DOWNLOADS": "never",
     "UV_NO_PROGRESS": "1",
     "npm_config_update_notifier": "false",

@@ -34,6 +34,10 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+def lines_of(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
 async def test_programs_are_installed_once_also_by_several_processes_at_a_time(log: Path, tmp_path: Path) -> None:
     """Agents of several runs share an installation, which nothing may change while it is used."""
     folder = AGENT.folder(tmp_path / "cache")
@@ -44,7 +48,7 @@ async def test_programs_are_installed_once_also_by_several_processes_at_a_time(l
     assert (sorted(results), again) == ([False, False, True], False)
     assert is_installed(folder)
     assert [str(path.relative_to(folder)) for path in AGENT.search_folders(folder)] == ["node_modules/.bin"]
-    install, rebuild = log.read_text().splitlines()
+    install, rebuild = lines_of(log)
     assert "--ignore-scripts" in install
     assert install.endswith("@x/agent@1.2.3")
     assert rebuild.startswith("npm rebuild")
@@ -63,13 +67,13 @@ async def test_a_failed_installation_is_explained_and_tried_again(
     is_new = await install_programs(AGENT, folder, "agent")
 
     assert "npm error 404 no-such-package" in str(failure.value)
-    assert (failure.value.status, is_new, len(log.read_text().splitlines())) == (3, True, 3)
+    assert (failure.value.status, is_new, len(lines_of(log))) == (3, True, 3)
 
 
 async def test_without_npm_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`No such file: npm` does not say that Node is missing."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match="npm is not installed, and @x/agent@1.2.3 needs it"):
+    with pytest.raises(ConfigError, match=r"npm is not installed, and @x/agent@1\.2\.3 needs it"):
         await install_programs(AGENT, AGENT.folder(tmp_path), "agent")
 
 
