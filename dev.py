@@ -378,6 +378,11 @@ def clients(*words: str) -> int:
     return run(python, "-m", "tools.clients", *check_flag, *words, check=False)
 
 
+def harnesses(*words: str) -> int:
+    """Run every program of the agent catalogue in its box, with a scripted model; --write updates docs/agents.md."""
+    return run(environment(".venv", ["dev"]), "-m", "tools.harnesses", *words, check=False)
+
+
 def npm_clients() -> None:
     """Install the programs and packages of tools/clients/package-lock.json; report it if that is impossible."""
     # Two programs are linked to their binaries by scripts; scripts of other packages do not run.
@@ -575,7 +580,7 @@ def release() -> int:
 def check() -> int:
     """Run every check of CI, in order."""
     own = (lint, types, test, test_newest, test_installed, docs, proofs, million, chaos_short, perf)
-    with_other_projects = (dialects, clients, sources, train, train_trl, trainers, vllm, ray)
+    with_other_projects = (dialects, clients, harnesses, sources, train, train_trl, trainers, vllm, ray)
     for step in (*own, *with_other_projects):
         say(step.__name__)
         status = step()
@@ -648,6 +653,7 @@ COMMANDS = {
     "trainers": trainers,
     "dialects": dialects,
     "clients": clients,
+    "harnesses": harnesses,
     "vllm": vllm,
     "ray": ray,
     "sources": sources,
@@ -663,7 +669,7 @@ COMMANDS = {
     "release": release,
     "check": check,
 }
-WITH_ARGUMENTS = ("audit", "clients", "sbom")
+WITH_ARGUMENTS = ("audit", "clients", "harnesses", "sbom")
 
 
 def main() -> int:

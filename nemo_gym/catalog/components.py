@@ -169,7 +169,7 @@ def _server_folders(server_type: str, kind: str, roots: Sequence[Path]) -> Itera
         main = folder / "configs" / f"{folder.name}.yaml"
         configs = sorted(folder.glob("configs/**/*.yaml"), key=lambda path: (path != main, path))
         all_facts = [facts for path in configs if (facts := _read_facts(path, roots)) is not None]
-        descriptions = (facts.listing["description"] for facts in all_facts)
+        descriptions = (facts.listing["description"] for facts in all_facts) if main in configs else iter(())
         is_composable = any(facts.uses_resources for facts in all_facts) and not any(
             facts.has_own_framework for facts in all_facts
         )
@@ -181,6 +181,23 @@ def _server_folders(server_type: str, kind: str, roots: Sequence[Path]) -> Itera
             variants=tuple(path.relative_to(folder / "configs").with_suffix("").as_posix() for path in configs),
             self_contained=kind == AGENT and not is_composable,
         )
+        if kind == AGENT and main not in configs:  # a catalogue: each configuration is an agent
+            yield from _agents_of_catalogue(configs, roots)
+
+
+def _agents_of_catalogue(configs: Iterable[Path], roots: Sequence[Path]) -> Iterator[Component]:
+    """Yield a component for each configuration of an agent folder that has none with its own name."""
+    for path in configs:
+        facts = _read_facts(path, roots)
+        if facts is not None:
+            description = facts.listing["description"]
+            yield Component(
+                name=path.stem,
+                kind=AGENT,
+                path=path,
+                description=description,
+                self_contained=not facts.uses_resources or facts.has_own_framework,
+            )
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ PROGRAMS_KEY = "programs"
 """The key of a server block with the packages of its programs."""
 INSTALL_SECONDS = 1800.0
 _INSTALLER_VARIABLES = {
+    "UV_COMPILE_BYTECODE": "1",  # boxes cannot write it, and would compile every module at every start
     "UV_PYTHON_DOWNLOADS": "never",
     "UV_NO_PROGRESS": "1",
     "npm_config_update_notifier": "false",
@@ -200,7 +201,9 @@ class _ProgramInstaller:
             name, tail = Path(program).name, "\n".join(lines)
             cause, fix = likely_install_cause(tail)
             problem = f"its programs cannot be installed: {cause} ({name} ended with status {status}); last lines:\n"
-            raise InstallFailed(problem + tail, where=self.where, fix=fix)
+            failure = InstallFailed(problem + tail, where=self.where, fix=fix)
+            failure.status = status if status > 0 else 1
+            raise failure
 
 
 async def _install(installer: _ProgramInstaller, programs: Programs) -> None:

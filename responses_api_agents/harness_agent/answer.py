@@ -10,16 +10,24 @@ from responses_api_agents.harness_agent.conversation import Trace
 
 
 def prompt_text(params: NeMoGymResponseCreateParamsNonStreaming) -> str:
-    """Return the task as text: the instructions and the texts of all messages of the row, in order."""
-    texts = [params.instructions or ""]
+    """Return the task as text: the instructions and the texts of all messages of the row, in order.
+
+    Messages are labelled with their roles if some of them are of the assistant.
+    """
     messages = [params.input] if isinstance(params.input, str) else params.input
+    roles = {getattr(message, "role", None) for message in messages}
+    texts = [params.instructions or ""]
     for message in messages:
-        content = message if isinstance(message, str) else getattr(message, "content", None)
-        if isinstance(content, str):
-            texts.append(content)
-        else:
-            texts += [str(getattr(part, "text", None) or _text_of(part)) for part in content or ()]
+        text = message if isinstance(message, str) else _message_text(getattr(message, "content", None))
+        label = str(getattr(message, "role", "")).capitalize() if "assistant" in roles else ""
+        texts.append(f"{label}: {text}" if label and text else text)
     return "\n\n".join(text for text in texts if text)
+
+
+def _message_text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n\n".join(filter(None, (str(getattr(part, "text", None) or _text_of(part)) for part in content or ())))
 
 
 def _text_of(part: Any) -> str:

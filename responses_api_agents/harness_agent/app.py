@@ -117,6 +117,8 @@ class ProgramRun:
 
     gateway: Gateway
     result: SandboxExecResult = field(default_factory=SandboxExecResult)
+    started_at: float = 0.0
+    """When the program was started, by the monotonic clock."""
     seconds: float = 0.0
     final_text: str | None = None
     changes: WorkspaceChanges | None = None
@@ -126,8 +128,10 @@ class ProgramRun:
         """Return the facts for the record of the rollout."""
         conversations = self.gateway.conversations
         main = conversations.main()
+        first_call = self.gateway.first_call_at
         return {
             "seconds": round(self.seconds, 3),
+            "first_call_seconds": None if first_call is None else round(first_call - self.started_at, 3),
             "exit_status": self.result.return_code,
             "error_type": self.result.error_type,
             "peak_memory_mib": self.result.detail.peak_memory_mib if self.result.detail else None,
@@ -371,9 +375,9 @@ class HarnessAgent(EpisodeAgent):
         await _upload_texts(sandbox, files)
         with_stdin = ["sh", "-c", f'exec "$@" <{WORKDIR}/stdin.txt', "sh", *start.command]
         command = with_forwarded_ports(with_stdin, {PORT: f"{SOCKET_FOLDER}/model.sock"})
-        begin = time.monotonic()
+        run.started_at = time.monotonic()
         run.result = await sandbox.exec(command, cwd=FILES, env=start.env, timeout_s=config.timeout_s)
-        run.seconds = time.monotonic() - begin
+        run.seconds = time.monotonic() - run.started_at
 
     async def _read_results(
         self, sandbox: AsyncSandbox, run: ProgramRun, workspace: Workspace, before: dict[str, bytes]

@@ -50,6 +50,8 @@ class Gateway:
     mcp_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     conversations: Conversations = field(default_factory=Conversations)
     calls: int = 0
+    first_call_at: float | None = None
+    """When the first model call arrived, by the monotonic clock."""
     answered_calls: int = 0
     last_error: str = ""
     """Status and begin of the last answer that is an error."""
@@ -96,6 +98,7 @@ class Gateway:
                 message = f"the rollout has reached its limit of {self.max_steps} model calls (max_steps)"
                 return web.json_response({"error": {"message": message}}, status=_REFUSED)
             self.calls += 1
+            self.first_call_at = self.first_call_at or time.monotonic()
         query = f"?{request.query_string}" if request.query_string else ""
         self._in_flight += dialect is not None
         try:

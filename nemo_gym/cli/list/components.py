@@ -178,6 +178,8 @@ def _usage_example(component: Component) -> str:
         return f"gym eval prepare --benchmark {name} && gym eval run --benchmark {name} --model-type embedded_model"
     if component.kind == MODEL:
         return f"gym eval run --environment arithmetic --model-type {name}"
+    if component.kind == AGENT and component.path.is_file():
+        return f"gym eval run --resources-server coding_task --agent-type {name} --model-type openai_model"
     if component.kind == AGENT:
         variant = component.variants[0] if component.variants else name
         return f"gym env validate --config responses_api_agents/{name}/configs/{variant}.yaml"

@@ -113,17 +113,24 @@ def _print_matrix(reports: Mapping[MatrixRun, dict[str, Any]], matrix: Mapping[s
         (agent, *(format_reward(scores[column]) if column in scores else "–" for column in columns))
         for agent, scores in matrix.items()
     ]
+    if len(columns) == len(reports):  # one agent
+        rows.append(("scored", *(_scored_text(report) for report in reports.values())))
     output.write("")
     output.write_table(rows)
-    output.write_table(
-        [(run.label, _state(report), str(report.get("rollouts", ""))) for run, report in reports.items()]
-    )
+    for run, report in reports.items():
+        state = "" if len(columns) == len(reports) else f"  {_state(report)}"
+        if state or report.get("rollouts"):
+            output.write(f"{run.label}{state}  {report.get('rollouts', '')}".rstrip())
 
 
 def _state(report: Mapping[str, Any]) -> str:
     if report["exit_status"] == USAGE_ERROR:
         return "refused"
-    return f"{_scored_count(report)}/{report.get('total', 0)} scored"
+    return f"{_scored_text(report)} scored"
+
+
+def _scored_text(report: Mapping[str, Any]) -> str:
+    return f"{_scored_count(report)}/{report.get('total', 0)}"
 
 
 def _scored_count(report: Mapping[str, Any]) -> int:

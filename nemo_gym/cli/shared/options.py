@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nemo_gym import component_search_roots
-from nemo_gym.catalog.agent_pairing import pair_agent
 from nemo_gym.catalog.component_names import (
     BENCHMARK,
     ENVIRONMENT,
@@ -178,6 +177,8 @@ def config_overrides(args: argparse.Namespace) -> list[str]:
     paths += [path for word in args.overrides for path in _literal_paths(word)]
     pairing_tokens: list[str] = []
     for name in agent_types(args):
+        from nemo_gym.catalog.agent_pairing import pair_agent  # --help does not need it
+
         pairing = pair_agent(name, paths, roots)
         paths = [*paths, str(pairing.path)]
         pairing_tokens = pairing.overrides

@@ -48,7 +48,7 @@ async def harness_agent(
     harness: Mapping[str, Any], *, model: Mapping[str, Any] = SOLVER, **settings: Any
 ) -> AsyncIterator[HarnessAgent]:
     """Yield an agent whose environment is in this process and whose model is served over HTTP."""
-    ports = {"model": free_port(), "env": 40113, "agent": 40111}
+    ports = {name: free_port() for name in ("model", "env", "agent")}
     refs = {"resources_server": "resources_servers", "model_server": "responses_api_models"}
     names = {"resources_server": "env", "model_server": "model"}
     fields = {key: {"type": kind, "name": names[key]} for key, kind in refs.items()}

@@ -95,7 +95,7 @@ async def test_a_program_whose_calls_all_fail_is_a_failure_of_the_model() -> Non
 
 
 async def test_calls_after_max_steps_are_refused_and_the_rollout_is_limited() -> None:
-    """A program without a turn limit must not go on for ever at the cost of the user."""
+    """A program without a turn limit must not call the model without an end."""
     async with harness_agent(stub_harness(), max_steps=2) as agent:
         result = await run_task(agent)
 

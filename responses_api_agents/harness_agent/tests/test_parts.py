@@ -175,7 +175,12 @@ def test_the_prompt_is_all_text_of_the_row() -> None:
         ],
     )
 
+    shots = [user("2 + 2"), assistant("4"), user("3 + 3")]
+
     assert prompt_text(params) == "Be brief.\n\nYou code.\n\nFix it."
+    assert prompt_text(NeMoGymResponseCreateParamsNonStreaming(input=shots)) == (
+        "User: 2 + 2\n\nAssistant: 4\n\nUser: 3 + 3"
+    )
 
 
 def test_other_braces_than_placeholders_stay_as_they_are() -> None:

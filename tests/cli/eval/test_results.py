@@ -239,6 +239,24 @@ def test_a_limit_counts_for_each_of_several_environments(tmp_path: Path) -> None
     assert "arithmetic_simple_agent 0 " in listed and ", quiz_simple_agent " in listed
 
 
+def test_several_agents_give_a_table_and_a_pair_without_sense_is_refused(tmp_path: Path) -> None:
+    """Comparing agents must not end because one of them cannot play this environment."""
+    words = ("eval", "run", "--environment", "arithmetic", "--config", model_file(tmp_path, {"text": "It is 4."}))
+
+    done = gym(*words, "--limit", "2", "--agent-type", "gymnasium_agent,simple_agent", "--json", cwd=tmp_path)
+    unknown = gym(*words, "--agent-type", "simple_agent,simpel_agent", cwd=tmp_path)
+
+    result = json.loads(done.stdout)
+    assert (done.returncode, list(result["matrix"])) == (2, ["simple_agent"])
+    assert "gymnasium_agent needs an environment with /reset and /step" in done.stderr
+    assert {name: report["exit_status"] for name, report in result["runs"].items()} == {
+        "gymnasium_agent": 2,
+        "simple_agent": 0,
+    }
+    assert (unknown.returncode, "try: simple_agent" in unknown.stderr) == (2, True)
+    assert "== simple_agent" not in unknown.stderr
+
+
 def test_stored_runs_are_listed_tagged_and_deleted(tmp_path: Path) -> None:
     """A run that cannot be found again is lost."""
     words = ("eval", "run", "--environment", "arithmetic", "--config", model_file(tmp_path, {"text": "It is 4."}))
