@@ -138,6 +138,20 @@ def test_an_old_address_with_a_mistake_still_shows_the_reason(page: Any, make: M
         assert "rewrd" in page.get_by_role("alert").inner_text()
 
 
+def test_a_new_filter_is_read_from_its_first_row(page: Any, make: Make) -> None:
+    """The selected row may match, far below; a reader of a new result expects its beginning."""
+    with served_page(make(*[record(task, 0, 1.0) for task in range(300)])) as url:
+        page.goto(f"{url}#/run/0/rollouts")
+        page.locator(".rw-row .rw").first.wait_for()
+        page.keyboard.press("End")
+        page.locator("#range", has_text="– 300 of").wait_for()
+        page.locator('.rw-row[aria-selected="true"] .rw').wait_for()
+        page.fill("#filter", "task >= 100")
+        page.locator(".status", has_text="200 of 300").wait_for()
+
+        page.locator("#range", has_text="1 –").wait_for()
+
+
 def test_a_filter_without_a_result_says_which_part_is_to_blame(page: Any, make: Make) -> None:
     """An empty table would look like a run without such rollouts."""
     with served_page(twenty(make)) as url:

@@ -95,10 +95,17 @@
   function useSelected(/** @type {any} */ route, /** @type {any} */ rows, /** @type {string} */ key) {
     const [selected, setSelected] = useState({ key, index: -1 });
     const [reveal, setReveal] = useState(/** @type {any} */ (null));
-    const at = route.query.at ?? "";
+    const at = route.query.at ?? "",
+      selection = JSON.stringify([route.run, router.selection(route.query)]),
+      shown = useRef(selection);
     useEffect(() => {
-      // the row of the address, after a reload or "back"
-      if (!at) return undefined;
+      // the row of the address, after a reload or "back"; another selection without one begins at its first row
+      const isOther = shown.current !== selection;
+      shown.current = selection;
+      if (!at) {
+        if (isOther) setReveal({ index: 0, centre: false });
+        return undefined;
+      }
       const abort = new AbortController();
       api.rollouts(route.run, { ...router.selection(route.query), at, count: 1 }, abort.signal).then(
         (/** @type {any} */ answer) => {
@@ -152,7 +159,7 @@
 
     const change = (/** @type {any} */ next) => router.go(router.address(run, "rollouts", [], { ...query, ...next }));
     const onApply = (/** @type {any} */ filter) => {
-      if (filter.where !== (query.where ?? "") || filter.words !== (query.words ?? "")) change(filter);
+      if (filter.where !== (query.where ?? "") || filter.words !== (query.words ?? "")) change({ ...filter, at: "" }); // a new filter is read from its first row
     };
     const onSort = (/** @type {string} */ id) =>
       change(
