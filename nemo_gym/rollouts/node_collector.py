@@ -23,8 +23,6 @@ from nemo_gym.server_utils import ServerClient
 
 LINGER_SECONDS = 0.005
 """Time that a reply waits for further outcomes. Rollouts that end together travel together."""
-REPLY_INTERVAL_SECONDS = 0.03
-"""Shortest time between two replies: a message costs about a millisecond on both sides, as much as a short rollout."""
 MAX_MESSAGE_BYTES = 16 * 2**20
 """Size from which a message takes no further outcome."""
 
@@ -39,7 +37,6 @@ class NodeCollector:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._outbox: list[NodeOutcome] = []
         self._has_outcome = asyncio.Event()
-        self._last_reply = float("-inf")
 
     @property
     def running(self) -> int:
@@ -80,10 +77,8 @@ class NodeCollector:
                     await self._has_outcome.wait()
             except TimeoutError:
                 return []
-        if self._tasks:
-            now = asyncio.get_running_loop().time()
-            await asyncio.sleep(max(LINGER_SECONDS, self._last_reply + REPLY_INTERVAL_SECONDS - now))
-        self._last_reply = asyncio.get_running_loop().time()
+            if self._tasks:
+                await asyncio.sleep(LINGER_SECONDS)
         size = count = 0
         for encoded in self._outbox:
             size += len(encoded.record)

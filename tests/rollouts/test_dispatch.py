@@ -5,11 +5,9 @@ import random
 
 import pytest
 
-from nemo_gym.rollouts import node_collector
 from nemo_gym.rollouts.collect import AttemptRules, InFlight, collect
 from nemo_gym.rollouts.dispatch import LeaseDispatcher, LeaseOptions, NodesLost, dispatching
 from nemo_gym.rollouts.node_collector import NodeCollector
-from nemo_gym.rollouts.node_messages import encode_jobs
 from nemo_gym.rollouts.outcome import (
     CancelledRollout,
     FailedRollout,
@@ -292,25 +290,3 @@ async def test_a_cancellation_from_within_a_job_is_an_outcome():
         outcome = await asyncio.wait_for(dispatcher.attempt(job(0)), 30)
 
     assert outcome.failure.kind == FailureKind.INTERNAL
-
-
-async def test_a_node_that_is_busy_replies_at_intervals(monkeypatch):
-    """A message costs about a millisecond on both sides: one for each short rollout would double its cost."""
-    monkeypatch.setattr(node_collector, "REPLY_INTERVAL_SECONDS", 0.2)
-
-    async def attempt(one):
-        if one.row["n"] == 2:
-            await asyncio.Event().wait()
-        return ScoredRollout(one, {"reward": 1.0})
-
-    collector = NodeCollector(attempt)
-    collector.submit(encode_jobs([(0, job(0)), (2, job(2))]))
-    first = await collector.fetch(5.0)
-    begin = asyncio.get_running_loop().time()
-    collector.submit(encode_jobs([(1, job(1))]))
-    second = await collector.fetch(5.0)
-    elapsed = asyncio.get_running_loop().time() - begin
-    await collector.close()
-
-    assert [[one.ticket for one in message] for message in (first, second)] == [[0], [1]]
-    assert elapsed > 0.15
