@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from resources_servers.coding_task.scripted_solver import SUBMIT
 from tools.clients.catalog import CLIENTS, Client
-from tools.clients.coding_task import COMMANDS, FINAL_TEXT, SUBMIT, create_workspace, is_solved, next_turn
+from tools.clients.coding_task import COMMANDS, FINAL_TEXT, create_workspace, is_solved, next_turn
 from tools.clients.runner import ClientResult, ClientRun
 from tools.clients.servers import SERVERS
 from tools.clients.table import table_lines
@@ -55,7 +56,7 @@ def test_the_model_calls_the_shell_tool_of_the_client(offered: dict, arguments: 
     assert turn["tool_calls"][0]["arguments"] == arguments
     assert next_turn(len(COMMANDS), [offered], "") == {"text": FINAL_TEXT}
     assert SUBMIT in json.dumps(next_turn(len(COMMANDS), [offered], f"print {SUBMIT}"))
-    assert next_turn(0, [other], "") == {"text": "Fix add"}, "a side task of the client has no shell"
+    assert next_turn(0, [other], "") == {"text": "A title"}, "a side task of the client has no shell"
 
 
 def test_only_a_fixed_workspace_is_solved(tmp_path: Path) -> None:

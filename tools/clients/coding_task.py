@@ -7,8 +7,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from resources_servers.coding_task import scripted_solver
-
 PROMPT = (
     "The function add in calc.py is wrong. Read the file, fix it, run python3 test_calc.py, and say when it passes."
 )
@@ -45,6 +43,8 @@ def play(scene: Any) -> dict[str, Any]:
 
 def next_turn(number: int, tools: list[Any], conversation: str) -> dict[str, Any]:
     """Return turn `number` of the model for a client that offers `tools`."""
+    from resources_servers.coding_task import scripted_solver  # not in the environment of agents_sdk.py
+
     return scripted_solver.next_turn(
         number, tools, conversation, commands=COMMANDS, final_text=FINAL_TEXT, thought=THOUGHT
     )
