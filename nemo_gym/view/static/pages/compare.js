@@ -80,7 +80,7 @@
   }
 
   function Verdict({ result }) {
-    return html`<section class="card say-card" aria-label="Verdict"><div class="grid g21"><div><p class="say">${result.sentence.replaceAll(" – ", "\u00a0–\u00a0")}</p>${result.details ? html`<p class="t2 gap-top">${result.details}</p>` : null}</div><${DifferenceLine} result=${result} /></div></section>`;
+    return html`<section class="card say-card" aria-label="Verdict"><div class="grid g21"><div><p class="say">${result.sentence.replaceAll(" – ", "\u00a0–\u2060\u00a0")}</p>${result.details ? html`<p class="t2 gap-top">${result.details}</p>` : null}</div><${DifferenceLine} result=${result} /></div></section>`;
   }
 
   function Tasks({ result, letters }) {

@@ -50,7 +50,7 @@
         (/** @type {any} */ column) =>
           html`<${Cell} key=${column.name} column=${column} row=${row} run=${run} range=${range} isBest=${best(column) !== null && row.values[column.name] === best(column)} />${column.name === "mean" && hasInterval ? interval(row.values) : null}`,
       );
-    return html`<div class="scrollx gap-top-small" tabindex="0" role="region" aria-label="Metrics by agent"><table class="tbl"><thead><tr><th>Agent</th>${columns.map((/** @type {any} */ column) => html`<th class="n" key=${column.name}>${column.title}</th>${column.name === "mean" && hasInterval ? html`<th>95 % interval</th>` : null}`)}</tr></thead>
+    return html`<div class="scrollx gap-top-small" tabindex="0" role="region" aria-label="Metrics by agent"><table class="tbl subsets-table"><thead><tr><th>Agent</th>${columns.map((/** @type {any} */ column) => html`<th class="n" key=${column.name}>${column.title}</th>${column.name === "mean" && hasInterval ? html`<th>95 % interval</th>` : null}`)}</tr></thead>
       <tbody>${matrix.rows.map((/** @type {any} */ row) => html`<tr key=${row.agent}><td class="mono small-mono"><a class="plain-link" href=${router.address(run, "rollouts", [], { where: row.where ?? `agent == ${JSON.stringify(row.agent)}` })}>${row.agent || "(no agent)"}</a></td>${cells(row)}</tr>`)}</tbody>
       ${all ? html`<tfoot><tr><td>All</td>${cells(all)}</tr></tfoot>` : null}</table></div>`;
   }
