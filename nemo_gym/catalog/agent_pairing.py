@@ -23,6 +23,7 @@ FLAG = "--agent-type"
 AGENT_TYPE = ComponentKind(FLAG, AGENTS, configs="configs")
 TURN_AGENT = "gymnasium_agent"
 """The agent of environments with /reset and /step; neither works with another counterpart."""
+MCP_KEY = "expose_tools_over_mcp"
 PROGRAM_AGENT = "harness_agent"
 """The agent of programs, which reach tools of an environment only over MCP."""
 
@@ -62,8 +63,10 @@ def agent_config_file(name: str, roots: Sequence[Path]) -> Path:
     raise UnknownName(f"unknown agent '{name}'", where=FLAG, fix=close[0] if close else f"one of {', '.join(names)}")
 
 
-def pair_agent(name: str, config_paths: Sequence[str], roots: Sequence[Path]) -> Pairing:
+def pair_agent(name: str, config_paths: Sequence[str], roots: Sequence[Path], overrides: Sequence[str] = ()) -> Pairing:
     """Return what makes the agent `name` the agent of the environment in configuration files.
+
+    `overrides` are those of the user, which may offer the tools of the environment over MCP.
 
     Raises:
         UnknownName: there is no such agent.
@@ -82,16 +85,18 @@ def pair_agent(name: str, config_paths: Sequence[str], roots: Sequence[Path]) ->
     if len(names) != 1:
         listed = f"{len(names)}: {', '.join(names)}" if names else "none"
         raise ImpossiblePair(f"an agent is paired with one environment, not {listed}", where=FLAG, fix="name one")
-    _check_pair(agent, owners, servers[names[0]], roots)
+    offer = f"{'.'.join(servers[names[0]].path)}.{MCP_KEY}=true"
+    offers_mcp = servers[names[0]].fields.get(MCP_KEY) is True or any(word.lstrip("+") == offer for word in overrides)
+    _check_pair(agent, owners, servers[names[0]].name, None if offers_mcp else f"++{offer}", roots)
     prefix = ".".join(agent.path)
     datasets = [dict(dataset) for owner in owners for _, dataset in datasets_of(owner.fields)]
     values: dict[str, Any] = {"resources_server": {"type": RESOURCES, "name": names[0]}}
     models = [owner.fields["model_server"] for owner in owners if owner.fields.get("model_server")]
     values |= {"model_server": dict(models[0])} if models else {}
     values |= {"datasets": datasets} if datasets else {}
-    overrides = [f"++{prefix}.{key}={_override_text(value)}" for key, value in values.items()]
-    overrides += [f"~{owner.name}" for owner in owners if owner.name != agent.name]
-    return Pairing(path, overrides, agent.name)
+    words = [f"++{prefix}.{key}={_override_text(value)}" for key, value in values.items()]
+    words += [f"~{owner.name}" for owner in owners if owner.name != agent.name]
+    return Pairing(path, words, agent.name)
 
 
 def _override_text(value: Any) -> str:
@@ -120,26 +125,27 @@ def _composable_agent(name: str, path: Path, roots: Sequence[Path]) -> ServerIns
 
 
 def _check_pair(
-    agent: ServerInstance, owners: Sequence[ServerInstance], server: ServerInstance, roots: Sequence[Path]
+    agent: ServerInstance, owners: Sequence[ServerInstance], server: str, missing: str | None, roots: Sequence[Path]
 ) -> None:
     """Check that an agent and an environment understand each other.
+
+    `missing` is the override that offers the tools of the environment over MCP; None if they are offered.
 
     Raises:
         ImpossiblePair: they do not.
     """
     plays_turns = any(owner.implementation == TURN_AGENT for owner in owners)
     if owners and plays_turns != (agent.implementation == TURN_AGENT):
-        who, needs = (server.name, TURN_AGENT) if plays_turns else (agent.name, "an environment with /reset and /step")
+        who, needs = (server, TURN_AGENT) if plays_turns else (agent.name, "an environment with /reset and /step")
         raise ImpossiblePair(f"{who} needs {needs}", where=f"{FLAG} {agent.name}", fix="gym list agents")
-    if agent.implementation != PROGRAM_AGENT or server.fields.get("expose_tools_over_mcp"):
+    if agent.implementation != PROGRAM_AGENT or missing is None:
         return
     for row in _first_rows(owners, roots):
         params = row.get("responses_create_params")
         tools = params.get("tools") if isinstance(params, Mapping) else None
         if tools and not row.get("workspace"):
-            problem = f"the program cannot call the tools of {server.name}, which are not offered over MCP"
-            fix = f"++{'.'.join(server.path)}.expose_tools_over_mcp=true"
-            raise ImpossiblePair(problem, where=f"{FLAG} {agent.name}", fix=fix)
+            problem = f"the program cannot call the tools of {server}, which are not offered over MCP"
+            raise ImpossiblePair(problem, where=f"{FLAG} {agent.name}", fix=missing)
 
 
 def _first_rows(owners: Sequence[ServerInstance], roots: Sequence[Path]) -> list[dict[str, Any]]:

@@ -200,6 +200,8 @@ class HarnessAgent(EpisodeAgent):
             params = await open_conversation(reply, body.responses_create_params)
             body = body.model_copy(update={"responses_create_params": params})
             metadata = (await get_response_json(reply)).get(MCP_METADATA_KEY)
+            if params.tools and body.workspace is None:
+                self._require_tools(offers_mcp=metadata is not None)
 
             program = await self._run_program(params, body.workspace or Workspace(), metadata)
             session.limit = self._limit_of(program)
@@ -221,6 +223,20 @@ class HarnessAgent(EpisodeAgent):
         program = await self._run_program(body, Workspace(), None)
         self._require_answers(program)
         return build_response(body, program.gateway.conversations.main(), program.final_text)
+
+    def _require_tools(self, *, offers_mcp: bool) -> None:
+        """Check that the program can call the tools of the environment.
+
+        Raises:
+            AgentFailed: it cannot, so that no answer of it would be worth a reward.
+        """
+        server = self.config.resources_server.name
+        if not offers_mcp:
+            fix = f"expose_tools_over_mcp: true in the block of {server}"
+            raise AgentFailed(f"the program cannot call the tools of {server}", where=self.config.name, fix=fix)
+        if self.config.harness.mcp is None:
+            problem = f"the program cannot call the tools of {server}: its description has no `mcp`"
+            raise AgentFailed(problem, where=self.config.name, fix="use another agent")
 
     def _limit_of(self, program: ProgramRun) -> str | None:
         """Return the limit of this agent that ended the program; None without one."""

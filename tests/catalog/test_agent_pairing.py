@@ -58,6 +58,18 @@ def test_a_pair_that_cannot_work_is_refused(agent: str, servers: list[str], prob
         pair_agent(agent, [config_of(server) for server in servers], ROOTS)
 
 
+def test_tools_that_an_override_offers_over_mcp_are_callable() -> None:
+    """The fix that the error names must work."""
+    server = "example_single_tool_call"
+    with pytest.raises(ImpossiblePair) as refusal:
+        pair_agent("codex", [config_of(server)], ROOTS)
+    assert refusal.value.fix is not None
+
+    pairing = pair_agent("codex", [config_of(server)], ROOTS, [refusal.value.fix])
+
+    assert pairing.overrides[-1] == f"~{server}_simple_agent"
+
+
 def test_an_agent_that_contains_its_environment_cannot_be_paired(tmp_path: Path) -> None:
     """Its verifier would ignore the environment of the command."""
     config = tmp_path / "responses_api_agents" / "own_agent" / "configs" / "own_agent.yaml"

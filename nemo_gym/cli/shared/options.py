@@ -179,7 +179,7 @@ def config_overrides(args: argparse.Namespace) -> list[str]:
     for name in agent_types(args):
         from nemo_gym.catalog.agent_pairing import pair_agent  # --help does not need it
 
-        pairing = pair_agent(name, paths, roots)
+        pairing = pair_agent(name, paths, roots, args.overrides)
         paths = [*paths, str(pairing.path)]
         pairing_tokens = pairing.overrides
         if getattr(args, "agent_name", "") is None:  # the command has --agent, which is not given

@@ -234,6 +234,16 @@ async def _run(*words: str) -> None:
     assert await process.wait() == 0, words
 
 
+@pytest.mark.parametrize(
+    ("offers_mcp", "problem"), [(False, "expose_tools_over_mcp"), (True, "its description has no `mcp`")]
+)
+async def test_a_program_that_cannot_call_the_tools_of_the_environment_fails(offers_mcp: bool, problem: str) -> None:
+    """A task that needs tools would be scored 0 for a program that was never able to call them."""
+    async with harness_agent(stub_harness()) as agent:
+        with pytest.raises(AgentFailed, match=problem):
+            agent._require_tools(offers_mcp=offers_mcp)
+
+
 async def test_a_program_that_is_not_installed_is_named_with_the_command_that_installs_it(tmp_path: Path) -> None:
     """The first start of a catalogue entry must say what is missing."""
     programs = {"npm": {"no-such-agent": "1.0.0"}}
