@@ -140,7 +140,7 @@ class BaseEnvironmentServer(SimpleServer, Generic[RequestT, ResponseT]):
         """Admit an episode, run it with its deadline and clean up, whatever happens.
 
         Raises:
-            ValueError: the answer is that of another episode or task.
+            ValueError: the answer belongs to another episode or task.
         """
         if self._admission is not None:
             try:

@@ -209,7 +209,7 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         return self._agent_sessions.state(session_id)
 
     def effective_tool_accesses(self, seed: AgentSeedSessionRequest) -> list[ToolAccess]:
-        """Return the tools of a session: those of the configuration, replaced by those of the request by name."""
+        """Return the tools of a session: configured tools and the request's, which replace those of the same name."""
         return list({access.name: access for access in (*self.config.tool_accesses, *seed.tool_accesses)}.values())
 
     @abstractmethod

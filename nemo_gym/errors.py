@@ -14,7 +14,7 @@ GymError                              the problem, its location and the fix
 │   └── UnsupportedRequest            a model server cannot express a request for its endpoint
 ├── FileProblem                       a file cannot be read or written (OSError)
 ├── ServerUnreachable                 no server answers at an address (ConnectionError)
-│   ├── RequestCancelled              code in the server's process cancelled a request of another one
+│   ├── RequestCancelled              code in the server's process cancelled a request of another server
 │   └── SessionLost                   the process that kept the state of a session has ended
 ├── InvalidReply                      the answer of a server cannot be used (JSONDecodeError)
 │   └── IncompleteReply               the connection was closed in the middle of an answer

@@ -48,7 +48,7 @@ Names = str | Sequence[str]
 
 
 class EvaluationFailed(GymError):
-    """An evaluation could not run; the message is that of `gym eval run`."""
+    """An evaluation could not run; the message is what `gym eval run` printed."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ def _table_row(record: Row) -> dict[str, Any]:
     stored = StoredRollout(record)
     outcome = stored.failure_class or "scored"
     key = stored.key
-    place = {"task": key.task, "repeat": key.rollout, "attempt": key.attempt, "agent": stored.agent, "outcome": outcome}
-    return {**place, **rollout_numbers(record), "seconds": stored.seconds}
+    facts = {"task": key.task, "repeat": key.rollout, "attempt": key.attempt, "agent": stored.agent, "outcome": outcome}
+    return {**facts, **rollout_numbers(record), "seconds": stored.seconds}
 
 
 def evaluate(

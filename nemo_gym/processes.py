@@ -1,4 +1,4 @@
-"""Helpers for forking, process groups, and processes that must end with another one."""
+"""Helpers for forking, process groups, and processes that must end when another process ends."""
 
 import ctypes
 import json
@@ -87,7 +87,7 @@ def child_pids(pid: int) -> list[int]:
 
 
 def process_tree(pid: int) -> Iterator[int]:
-    """Yield a process id and those of its descendants."""
+    """Yield a process id and the ids of its descendants."""
     remaining = [pid]
     while remaining:
         yield (current := remaining.pop())

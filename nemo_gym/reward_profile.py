@@ -41,6 +41,7 @@ from nemo_gym.metrics.pass_at_k import (
     add_pass_hat_k,
     compute_pass_majority_metrics,
     compute_subset_metrics,
+    headline_metrics,
     highest_k_metrics,
 )
 from nemo_gym.wire.stored_rollout import REWARD_KEY, RolloutId, Row, StoredRollout, mark_invalid_reward
@@ -57,6 +58,7 @@ __all__ = [
     "compute_aggregate_metrics",
     "compute_pass_majority_metrics",
     "compute_subset_metrics",
+    "headline_metrics",
     "highest_k_metrics",
 ]
 

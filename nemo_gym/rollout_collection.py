@@ -445,7 +445,7 @@ async def _aggregate(client: ServerClient, store: RolloutStore) -> None:
 
 
 def _servers_config(client: Any) -> Mapping[str, Any]:
-    """Return the configuration of the servers; that of this process if the client is a mock of a test."""
+    """Return the configuration of the servers; this process's own if the client is a mock of a test."""
     config = getattr(client, "global_config_dict", None)
     return config if isinstance(config, Mapping) else _process_config()
 

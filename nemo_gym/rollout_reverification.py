@@ -295,7 +295,7 @@ class Reverification:
             raise kind(f"/verify answered {error.status}: {response_text(error)[:500]}", where=server) from error
 
     async def _aggregate(self, client: ServerClient) -> list[Row]:
-        """Compute the metrics of the output, with those of the verifiers' servers, and write them."""
+        """Compute the metrics of the output, including the verifiers' own metrics, and write them."""
 
         async def fetch(agent: str, records: list[Row]) -> Row:
             return await fetch_metrics(client, self._verifiers[agent], records)

@@ -41,6 +41,7 @@ class VerifierFixture:
     """The functions that build and call a verifier, and the file with its cases."""
 
     server_factory: Callable[[], Any]
+    """Returns a new verifier for each verification; one with `aclose()` is closed afterwards."""
     request_model: type[BaseModel]
     cases_path: Path
     invoke: Invoke | None = None
@@ -186,18 +187,27 @@ async def _run_case(fixture: VerifierFixture, case: VerifierCase) -> float | str
 
 
 async def _reward_of(fixture: VerifierFixture, case: VerifierCase) -> float:
-    """Call the verifier with a case's request and return the reward."""
+    """Call a new verifier with a case's request, close it, and return the reward."""
     request = dict(case.request)
     if isinstance(request.get("response"), str):
         request["response"] = text_response(request["response"])
     body = fixture.request_model.model_validate(request)
     server = fixture.make_server()
-    if fixture.reseed is not None and case.kind == "determinism":
+    try:
+        response = await _verify(fixture, server, body, needs_seed=case.kind == "determinism")
+    finally:
+        if hasattr(server, "aclose"):
+            await _await_if_needed(server.aclose())
+    return float(response["reward"] if isinstance(response, dict) else response.reward)
+
+
+async def _verify(fixture: VerifierFixture, server: Any, body: BaseModel, *, needs_seed: bool) -> Any:
+    """Return the answer of the verifier; with `needs_seed`, seed its random generators before."""
+    if fixture.reseed is not None and needs_seed:
         parameters = inspect.signature(fixture.reseed).parameters.values()
         takes_server = sum(parameter.default is parameter.empty for parameter in parameters) > 1
         await _await_if_needed(fixture.reseed(server, body) if takes_server else fixture.reseed(0))
-    response = await _await_if_needed((fixture.invoke or _call_verify)(server, body))
-    return float(response["reward"] if isinstance(response, dict) else response.reward)
+    return await _await_if_needed((fixture.invoke or _call_verify)(server, body))
 
 
 async def _await_if_needed(value: Any) -> Any:

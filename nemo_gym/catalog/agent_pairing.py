@@ -46,7 +46,7 @@ class Pairing:
 
 
 def agent_config_file(name: str, roots: Sequence[Path]) -> Path:
-    """Return the configuration of an agent: that of its folder, or a variant of a folder, with or without the folder.
+    """Return the configuration of an agent, a folder or a variant in a folder, with or without the folder's name.
 
     Raises:
         UnknownName: no root has it; the message contains the closest name.

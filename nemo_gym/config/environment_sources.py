@@ -52,7 +52,7 @@ class SourceFile(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: str = ""
-    """The name of the source; by default that of the folder."""
+    """The name of the source; by default the folder's name."""
     package: str
     """The name of the package in the registry."""
     description: str

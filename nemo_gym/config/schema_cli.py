@@ -29,7 +29,7 @@ class MaskedModel(BaseModel):
 
 
 class BaseNeMoGymCLIConfig(MaskedModel):
-    """The keys that one command reads. Other keys are ignored, so the whole configuration can be validated."""
+    """The keys that one command reads. Other keys are ignored, so that the whole configuration can be passed."""
 
     @model_validator(mode="before")
     @classmethod

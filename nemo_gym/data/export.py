@@ -174,7 +174,7 @@ class _RowBuilder:
         }
 
     def rl_row(self, rollouts: list[IndexedRollout]) -> dict[str, Any]:
-        """Build a task from all its rollouts; its prompt and origin are those of the rollout with the lowest index."""
+        """Build a task from all its rollouts; prompt and origin come from the rollout with the lowest index."""
         first = min(rollouts, key=rollout_order)
         record = self.reader.row(first.offset, first.file)
         rewards = [rollout.reward for rollout in rollouts]

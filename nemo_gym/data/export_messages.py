@@ -39,7 +39,7 @@ DEFAULT_STYLE = MessageStyle()
 
 @dataclass(frozen=True, slots=True)
 class ChatConversation:
-    """The messages of the request, those of the response, and the tools."""
+    """The messages of the request and of the response, and the tools."""
 
     prompt: list[Message]
     completion: list[Message]
@@ -97,7 +97,7 @@ def _chat_messages(items: Any) -> list[Message]:
 
 
 def chat_tools(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the tools of the request; if it has none, those of the response, which an agent may have added."""
+    """Return the tools of the request; if it has none, the tools of the response, which an agent may have added."""
     request, response = _read_object(record, PARAMS), _read_object(record, RESPONSE)
     tools = request.get("tools") or response.get("tools")
     return _convert_tools(orjson.dumps(tools)) if tools else []

@@ -67,7 +67,7 @@ class Digest:
     """The git blob id; for small files the Hub provides no other checksum."""
 
     def matches(self, checksum: str | None) -> bool:
-        """Return whether `checksum`, a SHA-256 or a git blob id, is that of the file; None matches every file."""
+        """Return whether the file has `checksum`, a SHA-256 or a git blob id; None matches every file."""
         return checksum in (None, self.sha256, self.git)
 
 
@@ -88,7 +88,7 @@ def existing_file(path: str | Path) -> Path:
     """Return the path of an existing file, with `~` expanded.
 
     Raises:
-        ConfigPathNotFoundError: the path is not that of a file.
+        ConfigPathNotFoundError: there is no file at the path.
     """
     file = Path(path).expanduser()
     if not file.is_file():

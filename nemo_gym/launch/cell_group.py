@@ -226,7 +226,7 @@ class CellInstance(RemoteInstance):
 
 
 class AnyLoopInstance(CellInstance):
-    """An instance that is hosted in cells, for calls from other event loops than that of the run.
+    """An instance that is hosted in cells, for calls from event loops other than the run's.
 
     Every loop has separate links, so tens of thousands of calls need no further sockets.
     """

@@ -189,7 +189,7 @@ def outcome_of_exit(status: int) -> TestOutcome:
 
 
 def needs_examples(suite: FolderTests) -> bool:
-    """Return True if the folder must have example data, because it is that of a resources server that can be run."""
+    """Return True if the folder must have example data: it is a resources server's folder that can be run."""
     is_server = (suite.folder / "app.py").exists() or (suite.folder / "configs").exists()
     return suite.kind == "resources_servers" and is_server
 

@@ -1,8 +1,8 @@
 """The bash lines of a Slurm job that start a Ray cluster on its nodes, and the chain of jobs that resume it.
 
-The head is on the first node of the job, a worker on every other one. The evaluation is interrupted before the walltime
-ends, so that it stores what is in flight; the next job of the chain resumes it. A job that is killed or loses a node is
-resumed in the same way.
+The head is on the first node of the job, a worker on each of the other nodes. The evaluation is interrupted before the
+walltime ends, so that it stores what is in flight; the next job of the chain resumes it. A job that is killed or loses
+a node is resumed in the same way.
 """
 
 import re

@@ -37,7 +37,7 @@ class ZygoteLost(GymError):
 
 
 class ZygoteSpawner:
-    """Forks servers from one zygote. If the zygote ends, its servers end too and the next spawn starts another one."""
+    """Forks servers from one zygote. If the zygote ends, its servers end too; the next spawn starts a new zygote."""
 
     def __init__(self, on_exit: ExitCallback) -> None:
         self._on_exit = on_exit

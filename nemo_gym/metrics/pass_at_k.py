@@ -158,6 +158,19 @@ def highest_k_metrics(
     return {key: agent_metrics[key] for k, key in entries if k == highest}
 
 
+def headline_metrics(
+    agent_metrics: Mapping[str, Any], *names: str, patterns: Iterable[str] = ("pass@{k}",)
+) -> dict[str, Any]:
+    """Return the mean reward, the metrics called `names`, and for each pattern the entries with the largest k.
+
+    Metrics that `agent_metrics` does not contain are left out.
+    """
+    headline = {name: agent_metrics[name] for name in ("mean/reward", *names) if name in agent_metrics}
+    for pattern in patterns:
+        headline |= highest_k_metrics(agent_metrics, pattern)
+    return headline
+
+
 def _scores_of(rollout: Rollout, score_fn: ScoreFn | None, answer_key: str | None) -> Scores:
     """Return the finite scores of a rollout by name. If `answer_key` is given, add the score `no_answer`."""
     values = {"accuracy": rollout.get("reward")} if score_fn is None else score_fn(rollout)

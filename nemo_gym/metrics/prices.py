@@ -27,7 +27,7 @@ class TokenPrice(BaseModel):
 
     input: float = Field(ge=0)
     cached_input: float | None = Field(default=None, ge=0)
-    """Price of input tokens that the provider had cached; default: that of other input tokens."""
+    """Price of input tokens that the provider had cached; default: the price of other input tokens."""
     output: float = Field(ge=0)
     """Price of output tokens, reasoning included."""
 

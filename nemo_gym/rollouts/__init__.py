@@ -2,7 +2,7 @@
 
 - `plan`, `row_selection`, `routing`: from dataset rows to jobs; the agents of a row
 - `collect`: send jobs; retry policy; rollouts in flight; `stop_condition`: early stop; `limit_options`: its options
-- `crash_recovery`: rollouts that are sent again because another one ended their server
+- `crash_recovery`: rollouts that are sent again because another rollout ended their server
 - `rollout_sender`: send one job to its agent, with limits, captures and tokens
 - `node_choice`: the node of a rollout, for clients of servers on several nodes
 - `leases`, `dispatch`, `node_collector`, `node_messages`: the same on many nodes: leases of the driver, jobs of a node

@@ -21,7 +21,7 @@ from nemo_gym.keys import (
     RESPONSES_CREATE_PARAMS_KEY_NAME,
 )
 from nemo_gym.metrics.aggregate import RolloutRowsError, RolloutStats, mean_metrics, row_indices
-from nemo_gym.metrics.answers import AnswerTotals
+from nemo_gym.metrics.answer_totals import AnswerTotals
 from nemo_gym.metrics.scores import ATTRITION, SCORES, compute_attrition, compute_scores
 from nemo_gym.rollouts.attribution import response_text
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
@@ -106,7 +106,7 @@ class AgentRollouts:
         self.rows: list[Row] | None = [] if keep_rows else None
 
     def add(self, record: Row, subset: str | None) -> None:
-        """Add one record to the agent's statistics and, if `subset` is given, to those of that subset."""
+        """Add one record to the agent's statistics and, if `subset` is given, to the statistics of that subset."""
         record_numbers = self.stats.add(record)
         if record_numbers is not None:
             self.answers.add_scored(record)
@@ -295,7 +295,7 @@ def write_metrics(path: Path, entries: Iterable[Row]) -> None:
 
 
 def _write_entry(file: BinaryIO, entry: Row) -> None:
-    """Write one entry; its metrics of tasks may be an iterator, which is never held in memory as a whole."""
+    """Write one entry. Its group metrics may be an iterator: they are written one by one, never all in memory."""
     for number, (name, value) in enumerate(entry.items()):
         file.write((b",\n    " if number else b"\n  {\n    ") + orjson.dumps(name) + b": ")
         if name == GROUP_METRICS and isinstance(value, Iterator):

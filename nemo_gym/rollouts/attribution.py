@@ -226,7 +226,7 @@ def _is_transient(status: int) -> bool:
 
 
 def _passed_deadline(cause: str, phase: Phase | None = None) -> str:
-    """Return the name of the deadline that passed: that of the error class `cause`, else that of the phase."""
+    """Return the name of the deadline that passed, by the error class `cause`, else by the phase."""
     return _DEADLINE_OF_ERROR.get(cause) or (_DEADLINE_OF_PHASE.get(phase) if phase else None) or REQUEST_DEADLINE
 
 

@@ -1,9 +1,9 @@
 """Choose a node for each rollout, for clients of servers that run on several nodes (`gym env start --engine ray`).
 
-The head server lists the addresses on every node in its configuration, which is read again from time to time. A rollout
-goes to the node to which this client has the fewest rollouts in flight, and stays there: its agent calls the servers of
-the same node. Clients that do not know the list use the addresses of one node, which the configuration has for every
-server.
+The head server lists the addresses on every node in its configuration, which is read again every `READ_SECONDS`. A
+rollout goes to the node to which this client has the fewest rollouts in flight, and stays there: its agent calls the
+servers of the same node. Clients that do not know the list use the addresses of one node, which the configuration has
+for every server.
 """
 
 import asyncio
@@ -30,7 +30,6 @@ logger = logging.getLogger("nemo_gym.rollouts")
 
 NODES_KEY = "node_addresses"
 """Key of the head's configuration: node -> instance -> [host, port]."""
-_CACHE_NAME = "_node_clients"
 AVOID_SECONDS = 10.0
 """A node that did not answer gets no rollouts for this long, if there are others."""
 
@@ -71,7 +70,7 @@ class NodeClients:
         return ServerClient(head_server_config=self._head, global_config_dict=own_config)
 
     def _read_again_if_due(self) -> None:
-        """Read the nodes from the head server in the background, at times and after a node did not answer."""
+        """Start reading the nodes from the head server: every READ_SECONDS, and after a node did not answer."""
         is_reading = self._reading is not None and not self._reading.done()
         if not is_reading and self._clock() - self._read_at > READ_SECONDS:
             self._read_at = self._clock()
@@ -103,14 +102,3 @@ class NodeClients:
             raise
         finally:
             self.in_flight[node] -= 1
-
-
-def node_clients(client: ServerClient) -> NodeClients | None:
-    """Return the clients of the nodes; None if the servers of a client run on one machine."""
-    cache = vars(client)  # as `cached_property` does: read for every rollout
-    if _CACHE_NAME not in cache:
-        config = client.global_config_dict
-        has_nodes = isinstance(config, DictConfig) and config.get(NODES_KEY)
-        cache[_CACHE_NAME] = NodeClients(client) if has_nodes else None
-    clients: NodeClients | None = cache[_CACHE_NAME]
-    return clients

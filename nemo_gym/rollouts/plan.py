@@ -168,7 +168,7 @@ class TaskNumbers:
     def next_task(self, line: bytes, own_number: int | None, index: int | None = None) -> int:
         """Return the task of the next line: `own_number` if the row has one, else the index of the first equal line.
 
-        `index` is that of the line; by default lines are counted.
+        `index` is the index of the line; by default lines are counted.
         """
         index = self._line_count if index is None else index
         self._line_count = index + 1

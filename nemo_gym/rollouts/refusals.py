@@ -219,7 +219,7 @@ class RefusalBreaker:
                 await self._stop_if_refused(key)
 
     def abandon(self) -> None:
-        """Report the rollouts that are held back as cancelled."""
+        """End every rollout that is held back, with the outcome cancelled."""
         for group in self.groups.values():
             for refusal in group.held:
                 self._cancel(CancelledRollout(refusal.outcome.job))

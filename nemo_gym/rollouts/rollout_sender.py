@@ -4,18 +4,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from omegaconf import DictConfig
+
 from nemo_gym.capture.store import capture_store
 from nemo_gym.keys import AGENT_REF_KEY_NAME
 from nemo_gym.rollouts.capture_join import with_captures
 from nemo_gym.rollouts.collect import Send
 from nemo_gym.rollouts.limit_options import LimitOptions
-from nemo_gym.rollouts.node_choice import node_clients
+from nemo_gym.rollouts.node_choice import NODES_KEY, NodeClients
 from nemo_gym.rollouts.outcome import Job
 from nemo_gym.rollouts.token_delivery import TokenDelivery
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
 from nemo_gym.transport import call_timing, deadlines
 from nemo_gym.transport.deadlines import ALLOWANCE_HEADER
 from nemo_gym.wire.stored_rollout import Row
+
+_CACHE_NAME = "_node_clients"
 
 
 def rollout_sender(
@@ -54,6 +58,17 @@ async def run_on_agent(client: ServerClient, row: Row, **options: Any) -> Any:
         async with nodes.least_loaded() as node_client:
             return await _post_run(node_client, row, **options)
     return await _post_run(client, row, **options)
+
+
+def node_clients(client: ServerClient) -> NodeClients | None:
+    """Return the clients of the nodes; None if the servers of a client run on one machine."""
+    cache = vars(client)  # as `cached_property` does: read for every rollout
+    if _CACHE_NAME not in cache:
+        config = client.global_config_dict
+        has_nodes = isinstance(config, DictConfig) and config.get(NODES_KEY)
+        cache[_CACHE_NAME] = NodeClients(client) if has_nodes else None
+    clients: NodeClients | None = cache[_CACHE_NAME]
+    return clients
 
 
 async def _post_run(client: ServerClient, row: Row, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Which agents run a row: its own, that of its `task_source`, or those of the options `agent_map` and `fan_out`."""
+"""Which agents run a row: its own agent, the agent of its `task_source`, or agents from `agent_map` and `fan_out`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

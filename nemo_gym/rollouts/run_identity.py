@@ -164,7 +164,7 @@ def _hash_lines(path: Path, size: int) -> tuple[int, str]:
 
 
 def server_fields(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that can affect results, those of each server and the global ones, by dotted name."""
+    """Return the fields that can affect results, of each server and global ones, by dotted name."""
     instances = server_instances(config).values()
     fields = {f"{instance.name}.{instance.implementation}": dict(instance.fields) for instance in instances}
     leaves: dict[str, Any] = {}

@@ -15,7 +15,7 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class UnreachableFromSandbox(ConfigError, ValueError):
-    """A server listens only on this machine, and the sandbox may run on another one."""
+    """A server listens only on this machine, and the sandbox may run on another machine."""
 
 
 def sandbox_server_url(server_name: str, *, require_reachable: bool = False) -> str:

@@ -50,7 +50,7 @@ def with_forwarded_ports(command: Sequence[str], ports: Mapping[int, str]) -> li
 
 
 def program_path(folders: Sequence[str | Path] = ()) -> str:
-    """Return `PATH` for a program: `folders`, then those of every box."""
+    """Return `PATH` for a program: `folders`, then the standard folders of every box."""
     return ":".join([*map(str, folders), search_path()])
 
 

@@ -16,8 +16,7 @@ on. Such endpoints are called directly; all others through FastAPI.
 - `chat_engines`: helpers of model servers in front of a chat engine
 - `blocking`: blocking code on a bounded number of threads, with a deadline
 - `mcp`, `mcp_tools`: tools over the Model Context Protocol; `profiling`: CPU profiles of a server
-- `head`: routes of the head server; `metric_sources`: what its `/metrics` shows;
-  `run_counts`: the `/run` requests of each process
+- `head`: routes of the head server; `run_counts`: the `/run` requests of each process
 - `addresses`: addresses and blocks of the instances of a configuration
 - `response_cache`: answers of models on disk
 - `run_registry`: find the runs of this user on this machine, with their tokens

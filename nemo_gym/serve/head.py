@@ -1,6 +1,7 @@
-"""Routes of the head server: configuration and server instances of a run, and pending calls of its rollouts."""
+"""Routes of the head server: configuration, instances and metrics of a run, and pending calls of its rollouts."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -12,10 +13,9 @@ from pydantic import BaseModel, Field
 from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.errors import GymError, ServerUnreachable
 from nemo_gym.keys import NODES_PATH
-from nemo_gym.metrics.prometheus_text import CONTENT_TYPE
+from nemo_gym.metrics.prometheus_text import CONTENT_TYPE, MetricFamily, format_metrics
 from nemo_gym.serve.app import add_liveness, create_app
 from nemo_gym.serve.failures import FailureMiddleware
-from nemo_gym.serve.metric_sources import MetricSource, metrics_page
 from nemo_gym.transport.blocking_get import get_blocking
 from nemo_gym.transport.run_token import RUN_TOKEN_ENV_VAR
 from nemo_gym.wire.stored_rollout import RolloutId
@@ -23,6 +23,10 @@ from nemo_gym.wire.stored_rollout import RolloutId
 WAITING_PATH = "/rollouts_waiting_for"
 MAX_ROLLOUTS = 100
 """Maximum rollouts per status request."""
+
+MetricSource = Callable[[], Iterable[MetricFamily]]
+_metric_sources: list[MetricSource] = []
+"""Sources that other parts of this process added with `showing_metrics`."""
 
 ServerStatus = Literal["success", "connection_error", "timeout", "unknown_error"]
 
@@ -136,7 +140,7 @@ def head_app(
 
     @app.get("/metrics")
     async def metrics_of_run() -> Response:
-        return Response(metrics_page(metrics()), media_type=CONTENT_TYPE)
+        return Response(_metrics_page(metrics()), media_type=CONTENT_TYPE)
 
     @app.get(NODES_PATH)
     async def run_nodes() -> list[dict[str, Any]]:
@@ -145,3 +149,18 @@ def head_app(
     add_liveness(app)
     app.add_middleware(FailureMiddleware, server_name="head_server")
     return app
+
+
+@contextmanager
+def showing_metrics(source: MetricSource) -> Iterator[None]:
+    """Show the metrics of `source` at `/metrics` of this process's head server during the block."""
+    _metric_sources.append(source)
+    try:
+        yield
+    finally:
+        _metric_sources.remove(source)
+
+
+def _metrics_page(more: Iterable[MetricFamily]) -> str:
+    """Return the current metrics of all sources, and `more`, as the text that Prometheus reads."""
+    return format_metrics([*(family for source in _metric_sources for family in source()), *more])

@@ -147,7 +147,7 @@ def _may_be_a_tool(route: APIRoute) -> bool:
 
 
 def _body_schema(body: Mapping[str, Any], schemas: Mapping[str, Any], location: str) -> dict[str, Any]:
-    """Return a self-contained JSON schema of a request body; without a body, that of an empty object."""
+    """Return a self-contained JSON schema of a request body; without a body, the schema of an empty object."""
     if not body:
         return {"type": "object", "properties": {}}
     content = body.get("content", {})

@@ -63,7 +63,7 @@ class CanonicalPathMiddleware:
 
 
 def add_model_routes(app: FastAPI, name: str, tokenize: Tokenize, count_tokens: CountTokens) -> None:
-    """Add the list of models, token counts and tokenization; `name` is that of the model."""
+    """Add the list of models, token counts and tokenization; `name` is the model's name."""
 
     async def list_models() -> dict[str, Any]:
         model = describe_model(name)

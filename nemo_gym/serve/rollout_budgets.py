@@ -175,7 +175,7 @@ async def admit_call(budget: Budget) -> None:
 
 
 async def settle_call(budget: Budget, usage: Usage | None) -> None:
-    """End a call that was admitted; `usage` is that of its answer, None if the model did not answer."""
+    """End a call that was admitted; `usage` comes from its answer, None if the model did not answer."""
     await _count(budget, "settle", usage)
 
 

@@ -124,7 +124,7 @@ class RunBudget:
         task.add_done_callback(_closing.discard)
 
     def limited_answer(self, answer: Any, counts: Mapping[str, Any]) -> LimitedAnswer:
-        """Return the answer of a `/run` that reached a limit: that of the agent, if it gave one, without a reward."""
+        """Return the answer of a `/run` that reached a limit: the agent's answer, if it gave one, without a reward."""
         record = {name: value for name, value in _as_fields(self._body, answer).items() if name != REWARD_KEY}
         record.setdefault(
             RESPONSE_KEY_NAME, empty_response("", int(time.time()), counts["model"]) | {"status": "incomplete"}
@@ -146,7 +146,7 @@ def _unfinished_response(counts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_fields(body: Any, answer: Any) -> dict[str, Any]:
-    """Return the fields of an agent's answer; if it has none (the agent failed), those of the request, no response."""
+    """Return the fields of an agent's answer; if the agent failed, the fields of the request, without a response."""
     if isinstance(answer, BaseModel):
         return answer.model_dump(mode="json")
     if isinstance(answer, dict):

@@ -158,7 +158,7 @@ def live_runs() -> list[RunEntry]:
 
 
 def _read_entry(folder: int, name: str) -> RunEntry | None:
-    """Return an entry, else None: a damaged entry or that of an ended run is deleted, a foreign file is left alone."""
+    """Return an entry, else None. A damaged entry or one of an ended run is deleted; a foreign file is left alone."""
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     with os.fdopen(file, "rb") as stream:
         status = os.fstat(file)

@@ -217,7 +217,7 @@ class SessionMiddleware:
         return f"{self.prefix}{new_session_id()}"
 
     def open_session(self, cookies: Iterable[str], path: str = "") -> dict[str, Any]:
-        """Return the session of the last valid cookie, or a new session. `path` is that of the request.
+        """Return the session of the last valid cookie, or a new session. `path` is the request's path.
 
         Raises:
             SessionLost: the process that created the session has ended, and its state with it.

@@ -70,7 +70,7 @@ def _without_secrets(problem: Problem) -> Problem:
 
 
 class Excerpt:
-    """Copies a value as JSON data until a number of characters is used up; reads no more of the value than that."""
+    """Copies a value as JSON data up to a number of characters, and does not read the rest of the value."""
 
     def __init__(self, characters: int) -> None:
         self._left = characters

@@ -37,7 +37,7 @@ class BuildNotes:
     generated_tokens_captured: int = 0
     generated_tokens_delivered: int = 0
     unresolved_retries: int = 0
-    """Calls repeated with the same prompt of which it is unknown which one the agent used."""
+    """Calls with the same prompt; it is unknown which of them the agent used."""
     terminal_call_id: str | None = None
     terminal_chain: str = ""
     """`delivered`, `broken` or `not_captured`; empty if the call that ended the rollout is unknown."""
@@ -68,7 +68,7 @@ class _LinkedCall:
     parent: "_LinkedCall | None" = None
     children: list["_LinkedCall"] = field(default_factory=list)
     is_boundary: bool = False
-    """The call continues another one that is unknown, so that its chain has no proven beginning."""
+    """The call continues an unknown call, so the beginning of its chain is not proven."""
 
     @property
     def id(self) -> str:

@@ -45,7 +45,7 @@ async def finalize_rollout_token_capture(
     carried = _carriers(result)
     try:
         if carried and isinstance(source, TokenCaptureStore):
-            state = source.state_without_marks(rollout_id, len(carried))
+            state = source.state_if_complete(rollout_id, len(carried))
             if state is not None:
                 return FinalizedCapture(rollout_id, *state)
         snapshot = await source.freeze(rollout_id)
@@ -149,7 +149,7 @@ def _call_items(chain: Chain) -> list[list[Json]]:
 
 
 def _in_place(output: list[Any], chain: Chain) -> list[Any] | None:
-    """Return the agent's output with token fields; None if its model items are not those of the chain."""
+    """Return the agent's output with token fields; None if its model items differ from the chain."""
     positions = [index for index, item in enumerate(output) if isinstance(item, Mapping) and is_model_authored(item)]
     items = [item for call in _call_items(chain) for item in call if is_model_authored(item)]
     pairs = list(zip(positions, items, strict=False))

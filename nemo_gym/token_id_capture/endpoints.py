@@ -56,7 +56,7 @@ def install_lineage_store(store: LineageResolver | None) -> None:
 def capture_template(
     config: object, *, model_ref: str | None = None, num_workers: int | None = None
 ) -> CaptureContext | None:
-    """Build the stores of a model server, as the template of its captures; None if capture is disabled.
+    """Return the capture context that a model server copies for each call, with its stores; None if capture is off.
 
     Raises:
         TokenCaptureConfigError: a store is missing, cannot be built, or lacks methods.

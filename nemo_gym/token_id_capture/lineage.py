@@ -47,7 +47,7 @@ class TurnSpan(NamedTuple):
     start: int
     end: int
     is_closed: bool = False
-    """The last token ends the turn, even if it is another one than the chat template writes."""
+    """The last token ends the turn, even if the chat template would write another token."""
 
 
 @dataclass(frozen=True, slots=True)

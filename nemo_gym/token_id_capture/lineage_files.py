@@ -162,7 +162,7 @@ class IncrementalLineageStore:
 
 
 class _Cursor(NamedTuple):
-    """How far a token file was read; its head tells whether it was replaced."""
+    """How far a token file was read; a changed head means that the file was replaced."""
 
     inode: int
     head: bytes

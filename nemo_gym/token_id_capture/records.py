@@ -167,7 +167,7 @@ class TokenText(Sequence[int]):
         return TokenText(b"%b,%b" % (self.data, other.data), self._length + other._length)
 
     def startswith(self, prefix: "TokenText") -> bool:
-        """Return whether the sequence begins with another one."""
+        """Return whether the sequence begins with the tokens of `prefix`."""
         if not prefix._length or self._length <= prefix._length:
             return not prefix._length or self.data == prefix.data
         return self.data.startswith(prefix.data) and self.data[len(prefix.data)] == _COMMA

@@ -134,8 +134,8 @@ class TokenCaptureStore:
         head, size = _head_and_size(self._path(rollout_id))
         return _snapshot_id(rollout_id, head), size + _size(self._marks_path(rollout_id))
 
-    def state_without_marks(self, rollout_id: str, calls: int) -> tuple[str, int] | None:
-        """Return the state of a rollout that has `calls` records and no mark; None if it is another one."""
+    def state_if_complete(self, rollout_id: str, calls: int) -> tuple[str, int] | None:
+        """Return snapshot id and version if the rollout has exactly `calls` records and no marks, otherwise None."""
         lines = _read(self._path(rollout_id))
         # Reading lines finds their ends a hundred times as fast as `count`; the file has the tokens of a whole rollout.
         records = sum(line.endswith(b"\n") for line in io.BytesIO(lines))
@@ -248,7 +248,7 @@ def _snapshot_id(rollout_id: str, head: bytes) -> str:
 
 
 def file_head(descriptor: int) -> bytes:
-    """Return the begin of a token file, which names its first call: a new file of a rollout has another one."""
+    """Return the first bytes of a token file. They name its first call, so they differ if the file was replaced."""
     return os.pread(descriptor, _HEAD_BYTES, 0)
 
 

@@ -42,7 +42,7 @@ class Admission:
         return (max_staleness + updates + 1) * math.ceil(self._batch_size / unit) * unit
 
     async def admit(self, max_staleness: int | None, is_wanted: Callable[[], bool], *, unit: int = 1) -> bool:
-        """Wait until a rollout may be started, and count it; return False if it is not wanted any more.
+        """Wait until a rollout may be started, and count it; return False if it is no longer needed.
 
         Call `notify` when `is_wanted` changes.
         """

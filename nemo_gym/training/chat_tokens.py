@@ -138,7 +138,7 @@ def parse_hermes(text: str) -> Json:
     """Parse calls of the form `<tool_call>{"name": …, "arguments": {…}}</tool_call>`; what is no call stays text."""
     calls: list[Json] = []
 
-    def take(match: re.Match[str]) -> str:
+    def collect_call(match: re.Match[str]) -> str:
         try:
             call = json.loads(match[1])
         except (ValueError, RecursionError):
@@ -148,7 +148,7 @@ def parse_hermes(text: str) -> Json:
         calls.append(tool_call(call["name"], call.get("arguments") or {}))
         return ""
 
-    content = _CALL.sub(take, text).strip()
+    content = _CALL.sub(collect_call, text).strip()
     return {"content": content or None, "tool_calls": calls} if calls else {"content": text}
 
 

@@ -51,8 +51,8 @@ class DemoFiles:
         if self._steps is not None:
             self._steps.close()
 
-    def add_step(self, run: DemoRun) -> None:
-        """Write the last step."""
+    def append_newest_step(self, run: DemoRun) -> None:
+        """Append the newest step of the run to `steps.jsonl`."""
         assert self._steps is not None
         self._steps.write(orjson.dumps(asdict(run.steps[-1])) + b"\n")
         self._steps.flush()

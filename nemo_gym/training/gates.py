@@ -29,7 +29,7 @@ class StepCheck:
     tokens_delivered: int
     """Number of tokens with mask 1, and of those that were left out with a reason."""
     other_versions: int
-    """Number of model calls whose weight version is not that of the step."""
+    """Number of model calls whose weight version differs from the step's."""
 
     def require(self, where: str) -> None:
         """Raise an error unless every gate holds.

@@ -10,7 +10,7 @@ from nemo_gym.training.types import Rollout, Sample, Span
 DEFAULT_TOLERANCE = 1e-4
 
 LogprobFunction = Callable[[Sample], Sequence[float]]
-"""Returns one log-prob for each token of a sample: that of the token after all tokens before it."""
+"""Returns one log-prob for each token of a sample, given all tokens before it."""
 
 
 class ParityError(GymError):

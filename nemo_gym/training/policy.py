@@ -14,7 +14,7 @@ from nemo_gym.server_utils import get_response_json, raise_for_status, request
 from nemo_gym.transport import deadlines
 
 _COUNTER = re.compile(rb"^vllm:generation_tokens_total(?:\{[^\n]*\})? ([0-9.e+]+)\s*$", re.MULTILINE)
-"""A line of vLLM's metrics: the tokens that one engine has generated."""
+"""Matches the line of vLLM's metrics with the tokens that one engine has generated."""
 CONTROL_SECONDS = 60.0
 """Time for a control request to the engine; a pause may have to wait for the running step."""
 

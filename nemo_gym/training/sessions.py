@@ -109,7 +109,7 @@ class Gym:
         self.policy = policy
         self.admission = Admission(version, batch_size)
         self.left_out: Counter[str] = Counter()
-        """Generated tokens that were not delivered, by reason: those of streams that were closed early."""
+        """Generated tokens of streams that were closed early, by the reason why they were not delivered."""
         self._delivered, self._tokens_before = 0, tokens_before
         servers, limits = client.global_config_dict, limits or LimitOptions()
         self._agents = [instance.name for instance in instances_of(servers, AGENTS)]

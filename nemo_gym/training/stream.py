@@ -136,7 +136,7 @@ class RolloutStream:
         return checked
 
     def discard(self, rollout: Rollout, reason: str) -> None:
-        """Count a rollout that is not delivered, and allow another one in its place."""
+        """Count a rollout that is not delivered, and allow another rollout to start in its place."""
         self._launcher.count_undelivered(rollout, reason)
         if rollout.trainable:  # the place of another one was given back when it ended
             self._launcher.admission.give_back()

@@ -20,7 +20,7 @@ STOP_SECONDS = 60.0
 
 
 class SyncGym:
-    """A `Gym` for threads other than that of its event loop. Every method blocks; the loop's thread reads rows."""
+    """A `Gym` for code outside its event loop's thread. Every method blocks; the loop's thread reads rows."""
 
     def __init__(self, gym: Gym, loop: asyncio.AbstractEventLoop) -> None:
         self._gym = gym
@@ -121,7 +121,7 @@ async def _as_coroutine(function: Callable[[], Result]) -> Result:
 
 @contextmanager
 def sync_session(*args: Any, **options: Any) -> Iterator[SyncGym]:
-    """Start or connect to servers for synchronous code; the arguments are those of `session`."""
+    """Start or connect to servers for synchronous code; takes the arguments of `session`."""
     ready: Future[tuple[Gym, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
     stopped: Future[None] = Future()
 

@@ -18,7 +18,7 @@ CHAT_TEMPLATE = (
 
 
 def tiny_llama() -> LlamaForCausalLM:
-    """Return a Llama of two layers over `WORDS`; its attention begins as a copy, as that of `TinyTransformer` does."""
+    """Return a Llama of two layers over `WORDS`. Its attention is initialised to copy, as in `TinyTransformer`."""
     config = LlamaConfig(
         vocab_size=len(WORDS),
         hidden_size=WIDTH,

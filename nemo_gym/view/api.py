@@ -89,7 +89,7 @@ class Pages:
         return JsonResponse(self._comparison([request.path_params["run"], request.path_params["other"]], runs))
 
     def compare_several(self, request: Request) -> Response:
-        """Compare the runs that the query numbers, each with the first one."""
+        """Compare each run in `?runs=0,1,2` with the first one."""
         texts = request.query_params.get("runs", "").split(",")[:MAX_COMPARED]
         numbers = [_whole_number(text, len(self._runs)) for text in texts]
         if len(numbers) < 2 or len(set(numbers)) < len(numbers) or max(numbers) >= len(self._runs):

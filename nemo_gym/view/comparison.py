@@ -44,9 +44,7 @@ def compare_runs(first: RunDatabase, second: RunDatabase, count: int = 200) -> d
     flips_in_order = sorted([*flips["up"], *flips["down"]], key=_size_of_change(scores))
     return {
         **result,
-        "runs": [
-            {name: value for name, value in run_entry(run).items() if name in _FACTS_OF_RUN} for run in (first, second)
-        ],
+        "runs": [_facts_of_run(run) for run in (first, second)],
         "repeats": [max(one.counts.values(), default=0) for one in scores],
         "rows": [_task_row(scores, task) for task in changed[:count]],
         "flip_rows": _with_questions(second, [_task_row(scores, task) for task in flips_in_order[:count]]),

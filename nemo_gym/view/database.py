@@ -77,7 +77,7 @@ class RecentResults:
         self._lock = threading.Lock()
 
     def get(self, key: Any) -> Any:
-        """Return a result; None if it is not kept."""
+        """Return a stored result; None if it is not in the cache."""
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)
@@ -320,7 +320,7 @@ class RunDatabase(RunIndex):
         return Condition(f"{sql} AND r.id IN (SELECT rowid FROM words WHERE words MATCH ?)", (*values, query))
 
     def _column(self, sort: str) -> str:
-        """Return the SQL of a column to sort by; that of the task for an unknown name."""
+        """Return the SQL of a column to sort by; for an unknown name, of the task."""
         return COLUMNS.get(sort) or self.columns().get(sort, "r.task")
 
     def _order_clauses(self, selection: Selection, condition: Condition) -> str:

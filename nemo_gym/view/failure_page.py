@@ -53,7 +53,7 @@ def describe_failure(
     entry: Mapping[str, Any],
     advice: Mapping[str, str],
 ) -> dict[str, Any] | None:
-    """Return the failure of a rollout, None for a scored one. `entry` is that of its run, `advice` by kind."""
+    """Return the failure of a rollout, None for a scored one. `entry` describes its run; `advice` is by kind."""
     if facts["outcome"] == "scored":
         return None
     stored = StoredRollout(record)

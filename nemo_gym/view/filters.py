@@ -35,7 +35,7 @@ LONGEST_FILTER = 2000
 MAX_NODES = 200
 _TOKEN = re.compile(r"\w+", re.UNICODE)
 _LINE_ENDS = {10: 32, 13: 32}
-"""The parsed text has one line, so that every place in it is a column."""
+"""The parsed text is one line, so that a column number locates every character."""
 _SINGLE_EQUALS = re.compile(r"(?<![=!<>])=(?!=)")
 
 Value = str | int | float | None

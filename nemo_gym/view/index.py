@@ -27,7 +27,7 @@ from nemo_gym.rollouts.run_files import RunFiles, annotations_path_for
 from nemo_gym.view.table_row import MODEL_LABEL, TEXT_COLUMNS, TableRow, build_table_row, reward_components, row_labels
 
 FORMAT = 8
-"""Version of the schema; a database with another one is built again."""
+"""Version of the schema; a database with another version is built again."""
 BATCH = 4000
 HEAD_BYTES = 4096
 MAX_LABEL_SETS = 1000
@@ -59,7 +59,7 @@ CREATE INDEX by_outcome ON rollouts(current, outcome, kind);
 
 
 class RunIndex:
-    """The index of one run. Each method opens its own connection, so threads can query while another one builds."""
+    """The index of one run. Each method opens its own connection, so threads can query while another thread builds."""
 
     def __init__(self, run: RunFiles, path: Path | None = None) -> None:
         self.run = run

@@ -22,7 +22,7 @@ _COUNTS = ("planned", "done", "running", "queued")
 
 
 def live_state(run: RunDatabase, entry: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the state of a run; `entry` is its entry in the list of runs, `others` are those of other runs."""
+    """Return the state of a run; `entry` is its entry in the list of runs, `others` are the other entries."""
     done = entry["rollouts"]
     state: dict[str, Any] = {
         "state": entry["state"],
@@ -57,7 +57,7 @@ def _live_content(run: RunDatabase) -> dict[str, Any]:
 
 
 def _live_facts(live: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of the live file, without those of a wrong type: another program may have written it."""
+    """Return the facts of the live file, except those of a wrong type: another program may have written it."""
     facts: dict[str, Any] = {name: live[name] for name in _COUNTS if isinstance(live.get(name), int)}
     facts |= {name: live[name] for name in ("updated_at", "started_at") if isinstance(live.get(name), str)}
     facts |= {"seconds": live["seconds"]} if isinstance(live.get("seconds"), int | float) else {}

@@ -254,10 +254,10 @@ async def _follow_run(run: RunDatabase) -> None:
 
 
 async def _try_following(problems: dict[str, str], name: str, step: Awaitable[None]) -> None:
-    """Await a step; log a new problem once. The other runs are followed, and this one is tried again."""
+    """Await one step of following a run; log an error if it differs from the last one, and return normally."""
     try:
         await step
-    except Exception as error:  # a full disk, a file that was removed: they end neither the server nor the following
+    except Exception as error:  # such as a full disk: the server keeps running, and the next round tries again
         text = f"{type(error).__name__}: {error}"
         if problems.get(name) != text:
             logger.warning("cannot follow %s: %s", name, text)

@@ -132,7 +132,7 @@ def _histogram(database: sqlite3.Connection) -> dict[str, Any]:
 
 
 def _pass_at_k(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """Return for each reported k the mean chance, over tasks with k rollouts, that one of k is solved (reward 1)."""
+    """Return pass@k for each reported k: the chance that one of k rollouts has reward 1, averaged over tasks."""
     points = []
     counts: Counter[tuple[int, int]] = Counter()
     for n, solved, _, _, tasks in groups:

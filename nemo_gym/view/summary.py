@@ -147,7 +147,7 @@ def _entry(run: RunDatabase, number: int, statistics: dict[str, Any]) -> dict[st
 
 
 def reward_scale(statistics: dict[str, Any]) -> list[float]:
-    """Return the range of rewards that colours stand for: 0 to 1, or that of the run if it is wider."""
+    """Return the range of rewards that the colours cover: 0 to 1, or the range of the run if it is wider."""
     reward = statistics["reward"]
     return [min(0.0, reward.get("min", 0.0)), max(1.0, reward.get("max", 1.0))]
 
@@ -174,11 +174,11 @@ def _with_bins(histogram: dict[str, Any]) -> dict[str, Any]:
     low, high, counts = histogram["low"], histogram["high"], histogram["counts"]
     width = (high - low) / max(len(counts), 1)
     bins = []
-    for place, count in enumerate(counts):
-        is_last = place == len(counts) - 1
-        start, end = round(low + place * width, 12), high if is_last else round(low + (place + 1) * width, 12)
-        where = f"reward >= {start!r} and reward {'<=' if is_last else '<'} {end!r}"
-        bins.append({"from": start, "to": end, "count": count, "where": where})
+    for number, count in enumerate(counts):
+        is_last = number == len(counts) - 1
+        start, end = round(low + number * width, 12), high if is_last else round(low + (number + 1) * width, 12)
+        condition = f"reward >= {start!r} and reward {'<=' if is_last else '<'} {end!r}"
+        bins.append({"from": start, "to": end, "count": count, "where": condition})
     return {**histogram, "bins": bins}
 
 
@@ -241,7 +241,7 @@ def _matrix_row(
 
 
 def _all_agents(statistics: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of all rollouts in the form of those of an agent; means weigh each rollout the same."""
+    """Return the facts of all rollouts in the form of an agent's facts; each rollout has the same weight in means."""
     agents, total = statistics["agents"], max(sum(agent["rollouts"] for agent in statistics["agents"]), 1)
     facts = {"agent": None, "rollouts": statistics["rollouts"]}
     for name in ("cut_off", "no_answer", "limit", "failed", "turns", "tool_calls", "tokens_out", "seconds"):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_gym.keys import ATTEMPT_INDEX_KEY_NAME, MASK_SAMPLE_KEY, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
-from nemo_gym.metrics.answers import EXTRACTED_NAMES
+from nemo_gym.metrics.answer_totals import EXTRACTED_NAMES
 from nemo_gym.wire.stored_rollout import LIMIT_CLASS, REWARD_KEY, WEIGHTS_KEY, StoredRollout, finite_float
 
 SCORED, FAILED, LIMIT = "scored", "failed", LIMIT_CLASS

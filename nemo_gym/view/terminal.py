@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from nemo_gym.metrics.answers import describe_answers
+from nemo_gym.metrics.answer_totals import describe_answers
 from nemo_gym.metrics.intervals import MeanWithInterval
 from nemo_gym.view.conversation import LONGEST_TEXT, read_events
 from nemo_gym.view.database import RunDatabase

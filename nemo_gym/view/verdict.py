@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from nemo_gym.metrics.answers import EXTRACTED_NAMES
+from nemo_gym.metrics.answer_totals import EXTRACTED_NAMES
 from nemo_gym.view.conversation import event_text, read_events, read_judgements
 from nemo_gym.view.table_row import (
     EXPECTED_NAMES,

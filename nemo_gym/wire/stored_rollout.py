@@ -233,7 +233,7 @@ class StoredRollout:
 
     @property
     def seconds(self) -> float | None:
-        """Wall time of the rollout under our name or that of other tools, else the sum of the captured model calls."""
+        """Wall time of the rollout, under our name or other tools' names, else the sum of the captured model calls."""
         for name in (NG_SECONDS_KEY, "duration_seconds", "rollout_seconds"):
             seconds = finite_float(self.record.get(name))
             if seconds is not None:

@@ -13,7 +13,7 @@ from nemo_gym.base_resources_server import BaseRunRequest, BaseVerifyRequest, Ba
 from nemo_gym.errors import EnvFailed
 from nemo_gym.grading.extraction import last_assistant_text
 from nemo_gym.grading.result_types import Extraction, NoAnswer
-from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, highest_k_metrics
+from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, headline_metrics
 from nemo_gym.sandbox.base_server import SandboxServer, SandboxServerConfig
 from resources_servers.bird_sql.databases import find_database
 from resources_servers.bird_sql.run import QueryLimits, QueryResult, has_same_rows, run_query
@@ -146,8 +146,7 @@ class BirdSQLServer(SandboxServer):
         return compute_pass_majority_metrics(tasks)[0] | compute_subset_metrics(tasks, "difficulty")
 
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
-        means = {key: agent_metrics[key] for key in ("mean/reward",) if key in agent_metrics}
-        return means | highest_k_metrics(agent_metrics, "pass@{k}")
+        return headline_metrics(agent_metrics)
 
 
 def _compare(
@@ -164,18 +163,10 @@ def _compare(
     return "wrong_result", f"{len(predicted.rows)} rows, {len(predicted.rows & gold.rows)} of {len(gold.rows)} right"
 
 
-async def _verify_and_close(server: BirdSQLServer, body: BirdSQLVerifyRequest) -> BirdSQLVerifyResponse:
-    try:
-        return await server.verify(body)
-    finally:
-        await server.aclose()
-
-
 VERIFIER_FIXTURE = VerifierFixture(
     server_factory=lambda: offline_server(BirdSQLServer, sql_timeout_secs=1.0, sandbox={"local": {}}),
     request_model=BirdSQLVerifyRequest,
     cases_path=Path(__file__).parent / "tests" / "verifier_cases.jsonl",
-    invoke=_verify_and_close,
 )
 
 

@@ -18,7 +18,7 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.grading.data_formats import MalformedData, parse_json
 from nemo_gym.grading.extraction import assistant_texts
-from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
+from nemo_gym.reward_profile import compute_pass_majority_metrics, headline_metrics
 from resources_servers.calendar.scheduling import DAY, EventRule, parse_constraint, parse_time, schedule_problem
 
 LONGEST_REPLY = 100_000
@@ -160,8 +160,7 @@ class CalendarServer(SimpleResourcesServer):
         return compute_pass_majority_metrics(tasks)[0]
 
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
-        means = {key: agent_metrics[key] for key in ("mean/reward",) if key in agent_metrics}
-        return means | highest_k_metrics(agent_metrics, "pass@{k}")
+        return headline_metrics(agent_metrics)
 
 
 VERIFIER_FIXTURE = VerifierFixture(

@@ -10,7 +10,7 @@ from nemo_gym.authoring.verifier_cases import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import BaseRunRequest, BaseVerifyRequest, BaseVerifyResponse, ReverifyMode
 from nemo_gym.grading.extraction import last_assistant_text, last_fenced_block
 from nemo_gym.grading.result_types import Extraction, NoAnswer
-from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, highest_k_metrics
+from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, headline_metrics
 from nemo_gym.sandbox.base_server import SandboxServer, SandboxServerConfig
 from resources_servers.code_gen.trial import NO_CODE, ProgramTest, Trial, TrialLimits, run_tests
 
@@ -172,22 +172,13 @@ class CodeGenServer(SandboxServer):
         return compute_pass_majority_metrics(tasks)[0] | compute_subset_metrics(tasks, "difficulty")
 
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
-        means = {key: agent_metrics[key] for key in ("mean/reward",) if key in agent_metrics}
-        return means | highest_k_metrics(agent_metrics, "pass@{k}")
-
-
-async def _verify_and_close(server: CodeGenServer, body: CodeGenVerifyRequest) -> CodeGenVerifyResponse:
-    try:
-        return await server.verify(body)
-    finally:
-        await server.aclose()
+        return headline_metrics(agent_metrics)
 
 
 VERIFIER_FIXTURE = VerifierFixture(
     server_factory=lambda: offline_server(CodeGenServer, unit_test_timeout_secs=1.0, sandbox={"local": {}}),
     request_model=CodeGenVerifyRequest,
     cases_path=Path(__file__).parent / "tests" / "verifier_cases.jsonl",
-    invoke=_verify_and_close,
 )
 
 

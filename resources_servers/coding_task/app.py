@@ -23,7 +23,7 @@ from nemo_gym.base_resources_server import (
     tool,
 )
 from nemo_gym.errors import EnvFailed
-from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
+from nemo_gym.reward_profile import compute_pass_majority_metrics, headline_metrics
 from nemo_gym.sandbox import AsyncSandbox, SandboxErrorKind, SandboxResources, SandboxSpec
 from nemo_gym.sandbox.base_server import SandboxServer, SandboxServerConfig
 from nemo_gym.sandbox.providers.local.bubblewrap import WORKDIR
@@ -237,8 +237,7 @@ class CodingTaskServer(SandboxServer):
         return compute_pass_majority_metrics(tasks)[0]
 
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
-        means = {key: agent_metrics[key] for key in ("mean/reward",) if key in agent_metrics}
-        return means | highest_k_metrics(agent_metrics, "pass@{k}")
+        return headline_metrics(agent_metrics)
 
 
 def is_test_file(name: str) -> bool:
@@ -295,19 +294,10 @@ def _shorten(text: str, most: int) -> str:
     return f"{text[:half]}\n… {len(text) - 2 * half:,} characters left out …\n{text[-half:]}"
 
 
-async def _verify_and_close(server: CodingTaskServer, body: CodingTaskVerifyRequest) -> CodingTaskVerifyResponse:
-    request = Request({"type": "http", "session": {SESSION_ID_KEY: "fixture"}})
-    try:
-        return await server.verify(request, body)
-    finally:
-        await server.aclose()
-
-
 VERIFIER_FIXTURE = VerifierFixture(
     server_factory=lambda: offline_server(CodingTaskServer, sandbox={"local": {}}),
     request_model=CodingTaskVerifyRequest,
     cases_path=Path(__file__).parent / "tests" / "verifier_cases.jsonl",
-    invoke=_verify_and_close,
 )
 
 

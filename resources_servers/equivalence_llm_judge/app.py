@@ -28,7 +28,7 @@ from nemo_gym.openai_utils import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
-from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
+from nemo_gym.reward_profile import compute_pass_majority_metrics, headline_metrics
 from resources_servers.equivalence_llm_judge.prompts import (
     FIELDS,
     SYSTEM,
@@ -244,8 +244,7 @@ class EquivalenceServer(SimpleResourcesServer):
         return compute_pass_majority_metrics(tasks, answer_key="extracted_answer")[0]
 
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
-        means = {key: agent_metrics[key] for key in ("mean/reward",) if key in agent_metrics}
-        return means | highest_k_metrics(agent_metrics, "pass@{k}")
+        return headline_metrics(agent_metrics)
 
 
 def last_user_text(params: NeMoGymResponseCreateParamsNonStreaming) -> str:

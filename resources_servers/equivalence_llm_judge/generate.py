@@ -4,7 +4,7 @@ import random
 from datetime import date, timedelta
 from typing import Any
 
-from nemo_gym.data.generator_command import run_generator
+from nemo_gym.data.generator_command import question_rows, run_generator
 
 ASK = "End with a line of the form 'Answer: …'."
 MONTHS = (
@@ -44,19 +44,7 @@ KINDS = (_clock, _calendar, _money)
 
 def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
     """Return `count` different questions, the kinds in turn."""
-    draw = random.Random(seed)
-    answers: dict[str, str] = {}
-    while len(answers) < count:
-        question, answer = KINDS[len(answers) % len(KINDS)](draw)
-        answers.setdefault(question, answer)
-    return [
-        {
-            "responses_create_params": {"input": [{"role": "user", "content": f"{question}\n{ASK}"}]},
-            "question": question,
-            "expected_answer": answer,
-        }
-        for question, answer in answers.items()
-    ]
+    return question_rows(count, seed=seed, kinds=KINDS, instruction=ASK)
 
 
 def main() -> None:

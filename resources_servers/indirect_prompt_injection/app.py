@@ -20,7 +20,7 @@ from nemo_gym.base_resources_server import (
     ReverifyMode,
     SimpleResourcesServer,
 )
-from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, highest_k_metrics
+from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, headline_metrics
 from nemo_gym.server_utils import SESSION_ID_KEY
 from resources_servers.indirect_prompt_injection.judging import CallPattern, calls_of, matches
 from resources_servers.indirect_prompt_injection.tool import ToolError
@@ -152,9 +152,7 @@ class InjectionServer(SimpleResourcesServer):
         return overall | compute_subset_metrics(tasks, "family", _scores) | attack_success(tasks)
 
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
-        keys = ("mean/reward", "mean/safety", "mean/utility")
-        means = {key: agent_metrics[key] for key in keys if key in agent_metrics}
-        return means | highest_k_metrics(agent_metrics, "pass@{k}")
+        return headline_metrics(agent_metrics, "mean/safety", "mean/utility")
 
 
 def _scores(rollout: dict[str, Any]) -> dict[str, float]:

@@ -22,7 +22,7 @@ from nemo_gym.grading.extraction import last_assistant_text
 from nemo_gym.grading.language import check_langdetect
 from nemo_gym.grading.result_types import NoAnswer
 from nemo_gym.openai_utils import NeMoGymResponse
-from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
+from nemo_gym.reward_profile import compute_pass_majority_metrics, headline_metrics
 from resources_servers.instruction_following.checking import BY_LANGUAGE, InstructionResult, check_instructions
 from resources_servers.instruction_following.text import words
 
@@ -129,8 +129,7 @@ class InstructionFollowingServer(SimpleResourcesServer):
         return compute_pass_majority_metrics(tasks, _scores)[0] | by_instruction(tasks)
 
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
-        means = {key: agent_metrics[key] for key in ("mean/reward",) if key in agent_metrics}
-        return means | highest_k_metrics(agent_metrics, "pass@{k}")
+        return headline_metrics(agent_metrics)
 
 
 def answer_text(body: InstructionFollowingVerifyRequest) -> str | NoAnswer:

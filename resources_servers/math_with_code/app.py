@@ -22,7 +22,7 @@ from nemo_gym.grading.extraction import assistant_texts, find_boxes, last_boxed,
 from nemo_gym.grading.math import compare_math
 from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer, Verdict, VerdictKind, no_answer_verdict
 from nemo_gym.openai_utils import NeMoGymFunctionCallOutput, NeMoGymResponse, NeMoGymResponseFunctionToolCall
-from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
+from nemo_gym.reward_profile import compute_pass_majority_metrics, headline_metrics
 from nemo_gym.sandbox.base_server import SandboxServer, SandboxServerConfig
 from nemo_gym.sandbox.python import PythonResult
 from nemo_gym.server_utils import SESSION_ID_KEY
@@ -220,8 +220,7 @@ class MathWithCodeServer(SandboxServer):
         return compute_pass_majority_metrics(tasks, answer_key="extracted_answer")[0]
 
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
-        means = {key: agent_metrics[key] for key in ("mean/reward", "mean/num_calls") if key in agent_metrics}
-        return means | highest_k_metrics(agent_metrics, "pass@{k}") | highest_k_metrics(agent_metrics, "majority@{k}")
+        return headline_metrics(agent_metrics, "mean/num_calls", patterns=("pass@{k}", "majority@{k}"))
 
 
 VERIFIER_FIXTURE = VerifierFixture(

@@ -25,7 +25,7 @@ from nemo_gym.openai_utils import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
-from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
+from nemo_gym.reward_profile import compute_pass_majority_metrics, headline_metrics
 from nemo_gym.workers.math_verifier import MathVerifier
 
 EQUAL, DIFFERENT = "[[A=B]]", "[[A!=B]]"
@@ -204,9 +204,7 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
         return compute_pass_majority_metrics(tasks, answer_key="extracted_answer")[0]
 
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
-        names = ("mean/reward", "mean/library_reward")
-        means = {key: agent_metrics[key] for key in names if key in agent_metrics}
-        return means | highest_k_metrics(agent_metrics, "pass@{k}") | highest_k_metrics(agent_metrics, "majority@{k}")
+        return headline_metrics(agent_metrics, "mean/library_reward", patterns=("pass@{k}", "majority@{k}"))
 
 
 VERIFIER_FIXTURE = VerifierFixture(

@@ -4,7 +4,7 @@ import random
 from fractions import Fraction
 from typing import Any
 
-from nemo_gym.data.generator_command import run_generator
+from nemo_gym.data.generator_command import question_rows, run_generator
 
 ASK = "Put your final answer in \\boxed{}."
 
@@ -48,19 +48,7 @@ def _latex(value: Fraction) -> str:
 
 def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
     """Return `count` different problems, the kinds in turn."""
-    draw = random.Random(seed)
-    answers: dict[str, str] = {}
-    while len(answers) < count:
-        question, answer = KINDS[len(answers) % len(KINDS)](draw)
-        answers.setdefault(question, answer)
-    return [
-        {
-            "responses_create_params": {"input": [{"role": "user", "content": f"{question}\n{ASK}"}]},
-            "question": question,
-            "expected_answer": answer,
-        }
-        for question, answer in answers.items()
-    ]
+    return question_rows(count, seed=seed, kinds=KINDS, instruction=ASK)
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from nemo_gym.grading.extraction import last_assistant_text, last_boxed
 from nemo_gym.grading.patterns import PatternTooSlow, compile_pattern, last_match
 from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer
 from nemo_gym.grading.text import normalise_text
-from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
+from nemo_gym.reward_profile import compute_pass_majority_metrics, headline_metrics
 
 GradingMode = Literal[
     "strict_single_letter_boxed",
@@ -207,8 +207,7 @@ class MCQAResourcesServer(SimpleResourcesServer):
         return compute_pass_majority_metrics(tasks, answer_key="extracted_answer")[0]
 
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
-        means = {key: agent_metrics[key] for key in ("mean/reward",) if key in agent_metrics}
-        return means | highest_k_metrics(agent_metrics, "pass@{k}") | highest_k_metrics(agent_metrics, "majority@{k}")
+        return headline_metrics(agent_metrics, patterns=("pass@{k}", "majority@{k}"))
 
 
 VERIFIER_FIXTURE = VerifierFixture(

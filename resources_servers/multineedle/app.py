@@ -18,7 +18,7 @@ from nemo_gym.base_resources_server import (
 from nemo_gym.grading.extraction import last_assistant_text
 from nemo_gym.grading.result_types import NoAnswer
 from nemo_gym.grading.text import normalise_text
-from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
+from nemo_gym.reward_profile import compute_pass_majority_metrics, headline_metrics
 from resources_servers.multineedle.reading import comparable, values_by_name
 
 DEPTHS = 4
@@ -111,9 +111,7 @@ class MultineedleResourcesServer(SimpleResourcesServer):
         return compute_pass_majority_metrics(tasks, _scores)[0] | recall_by_depth(tasks)
 
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
-        keys = ("mean/reward", "mean/fraction_found")
-        means = {key: agent_metrics[key] for key in keys if key in agent_metrics}
-        return means | highest_k_metrics(agent_metrics, "pass@{k}")
+        return headline_metrics(agent_metrics, "mean/fraction_found")
 
 
 NOTHING_NAMED = "no name that was asked for is followed by a value"

@@ -15,7 +15,7 @@ from nemo_gym.base_resources_server import (
 from nemo_gym.grading.choices import extract_choice
 from nemo_gym.grading.extraction import last_assistant_text
 from nemo_gym.grading.result_types import NoAnswer
-from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, highest_k_metrics
+from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, headline_metrics
 
 
 class QuizConfig(BaseResourcesServerConfig):
@@ -65,8 +65,7 @@ class QuizServer(SimpleResourcesServer):
         return metrics | compute_subset_metrics(tasks, "topic", answer_key="extracted_answer")
 
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
-        means = {key: agent_metrics[key] for key in ("mean/reward",) if key in agent_metrics}
-        return means | highest_k_metrics(agent_metrics, "pass@{k}") | highest_k_metrics(agent_metrics, "majority@{k}")
+        return headline_metrics(agent_metrics, patterns=("pass@{k}", "majority@{k}"))
 
 
 if __name__ == "__main__":

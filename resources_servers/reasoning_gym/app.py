@@ -23,7 +23,7 @@ from nemo_gym.grading.extraction import find_boxes, last_assistant_text
 from nemo_gym.grading.math import is_joint
 from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer
 from nemo_gym.grading.text import normalise_text
-from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, highest_k_metrics
+from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, headline_metrics
 from nemo_gym.workers.pool import WorkerFailure, WorkerPool
 from resources_servers.reasoning_gym.names import DATASETS
 
@@ -169,8 +169,7 @@ class ReasoningGymServer(SimpleResourcesServer):
         return compute_pass_majority_metrics(tasks)[0] | compute_subset_metrics(tasks, "task_name")
 
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
-        means = {key: agent_metrics[key] for key in ("mean/reward",) if key in agent_metrics}
-        return means | highest_k_metrics(agent_metrics, "pass@{k}")
+        return headline_metrics(agent_metrics)
 
 
 VERIFIER_FIXTURE = VerifierFixture(

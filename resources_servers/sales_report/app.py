@@ -19,7 +19,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from nemo_gym.openai_utils import NeMoGymResponseFunctionToolCall
-from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
+from nemo_gym.reward_profile import compute_pass_majority_metrics, headline_metrics
 from nemo_gym.serve.session import SessionStore
 from nemo_gym.server_utils import SESSION_ID_KEY
 from nemo_gym.wire.call_reply import parse_tool_arguments
@@ -190,8 +190,7 @@ class SalesReportServer(SimpleResourcesServer):
 
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
         shares = {key: agent_metrics[key] for key in agent_metrics if key.startswith("component/")}
-        means = {key: agent_metrics[key] for key in ("mean/reward",) if key in agent_metrics}
-        return means | highest_k_metrics(agent_metrics, "pass@{k}") | shares
+        return headline_metrics(agent_metrics) | shares
 
 
 VERIFIER_FIXTURE = VerifierFixture(

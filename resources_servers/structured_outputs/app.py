@@ -20,7 +20,7 @@ from nemo_gym.grading.extraction import fenced_blocks, last_assistant_text
 from nemo_gym.grading.result_types import NoAnswer
 from nemo_gym.grading.schema import find_violations, make_strict, schema_problems
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseFunctionToolCall
-from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, highest_k_metrics
+from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, headline_metrics
 from resources_servers.structured_outputs.reading import Format, parse_reply
 
 ErrorType = Literal["empty", "schema", "parse", "validation"]
@@ -132,8 +132,7 @@ class StructuredOutputsServer(SimpleResourcesServer):
         return compute_pass_majority_metrics(tasks)[0] | compute_subset_metrics(tasks, "schema_type")
 
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
-        means = {key: agent_metrics[key] for key in ("mean/reward",) if key in agent_metrics}
-        return means | highest_k_metrics(agent_metrics, "pass@{k}")
+        return headline_metrics(agent_metrics)
 
 
 def without_nullable(schema: Any) -> Any:

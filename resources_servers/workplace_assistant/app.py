@@ -19,7 +19,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from nemo_gym.openai_utils import NeMoGymResponseFunctionToolCall
-from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, highest_k_metrics
+from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, headline_metrics
 from nemo_gym.serve.session import SessionStore
 from nemo_gym.server_utils import SESSION_ID_KEY
 from nemo_gym.wire.call_reply import parse_tool_arguments
@@ -157,8 +157,7 @@ class WorkplaceServer(SimpleResourcesServer):
         return compute_pass_majority_metrics(tasks)[0] | compute_subset_metrics(tasks, "category")
 
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
-        means = {key: agent_metrics[key] for key in ("mean/reward",) if key in agent_metrics}
-        return means | highest_k_metrics(agent_metrics, "pass@{k}")
+        return headline_metrics(agent_metrics)
 
 
 VERIFIER_FIXTURE = VerifierFixture(

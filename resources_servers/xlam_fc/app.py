@@ -23,7 +23,7 @@ from nemo_gym.base_resources_server import (
 from nemo_gym.grading.data_formats import MalformedData, parse_json
 from nemo_gym.grading.schema import find_violations, schema_problems
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseFunctionToolCall
-from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
+from nemo_gym.reward_profile import compute_pass_majority_metrics, headline_metrics
 
 Failure = Literal[
     "no_call",
@@ -228,8 +228,7 @@ class XlamFcServer(SimpleResourcesServer):
         return compute_pass_majority_metrics(tasks)[0] | dict(sorted(shares.items()))
 
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
-        means = {key: agent_metrics[key] for key in ("mean/reward",) if key in agent_metrics}
-        return means | highest_k_metrics(agent_metrics, "pass@{k}")
+        return headline_metrics(agent_metrics)
 
 
 VERIFIER_FIXTURE = VerifierFixture(

@@ -167,6 +167,22 @@ async def test_a_verifier_with_a_request_parameter_gets_a_session(cases: Path) -
     assert (await problems(with_request))["full"] is None
 
 
+async def test_a_verifier_is_closed_after_each_verification_also_after_a_failed_one(cases: Path) -> None:
+    """A verifier that keeps its sandbox leaves processes behind on the machine of the author."""
+    closed: list[str] = []
+
+    class ClosingServer(Server):
+        async def aclose(self) -> None:
+            closed.append("closed")
+
+    crash = case("crash", "zero_reward", "boom", expected_reward=0.0)
+    path = fixture_with(cases, *GOOD, crash).cases_path
+    fixture = VerifierFixture(lambda: offline_server(ClosingServer), Request, path)
+
+    assert (await problems(fixture))["crash"] == "raised ZeroDivisionError"
+    assert len(closed) == 3  # the malformed request reaches no verifier
+
+
 async def test_a_fixture_may_replace_the_call_of_the_verifier(cases: Path) -> None:
     """Some verifiers need a judge or a sandbox."""
 

@@ -12,6 +12,7 @@ from nemo_gym.metrics.pass_at_k import (
     add_avg_sample_std_dev,
     compute_pass_majority_metrics,
     compute_subset_metrics,
+    headline_metrics,
     highest_k_metrics,
     pass_at_k,
 )
@@ -206,6 +207,18 @@ def test_the_headline_is_the_metric_at_the_highest_k():
     assert highest_k_metrics({}, "majority@{k}") == {}
     with pytest.raises(ValueError, match=r"has no '\{k\}'"):
         highest_k_metrics(metrics, "pass@k")
+
+
+def test_the_headline_of_an_agent_has_the_mean_reward_and_the_highest_k() -> None:
+    """Most servers report these; one that is missing, as with a single repeat, must not end the report."""
+    metrics = {"mean/reward": 0.5, "mean/calls": 2.0, "pass@1/accuracy": 0.5, "pass@4/accuracy": 0.9, "other": 1.0}
+
+    assert headline_metrics(metrics) == {"mean/reward": 0.5, "pass@4/accuracy": 0.9}
+    assert headline_metrics(metrics, "mean/calls", "absent", patterns=("majority@{k}",)) == {
+        "mean/reward": 0.5,
+        "mean/calls": 2.0,
+    }
+    assert headline_metrics({}) == {}
 
 
 def test_a_majority_without_votes_has_no_answer():

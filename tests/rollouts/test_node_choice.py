@@ -7,8 +7,8 @@ from omegaconf import OmegaConf
 
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ServerUnreachable
-from nemo_gym.rollouts.node_choice import NodeClients, node_clients
-from nemo_gym.rollouts.rollout_sender import run_on_agent
+from nemo_gym.rollouts.node_choice import NodeClients
+from nemo_gym.rollouts.rollout_sender import node_clients, run_on_agent
 from nemo_gym.serve.head import HeadServerUnreachable
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.transport import in_process, run_token

@@ -1,7 +1,7 @@
 """Build virtual environments and install the programs of a configuration's servers, without starting the servers.
 
 Afterwards `gym env start` and `gym eval run` need no package registry. If something cannot be installed, the exit
-status is that of the installer.
+status is the installer's.
 """
 
 from __future__ import annotations

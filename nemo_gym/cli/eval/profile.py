@@ -32,7 +32,7 @@ def add_stored_run_arguments(flags: options.FlagGroup) -> None:
 
 
 def default_inputs(args: argparse.Namespace, config: Any) -> dict[str, Any]:
-    """Return the path of the inputs as an option: that of the flag or key, otherwise the file next to the rollouts."""
+    """Return the path of the inputs as an option: from the flag or key, otherwise the file next to the rollouts."""
     from nemo_gym.rollouts.run_files import materialized_path_for
 
     rollouts = args.rollouts_jsonl_fpath or config.get("rollouts_jsonl_fpath")

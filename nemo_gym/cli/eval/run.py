@@ -272,7 +272,7 @@ async def _showing(progress: Progress, session: Session, target: Path, *, quiet:
     from nemo_gym.cli.shared.live_file import live_file
     from nemo_gym.cli.shared.progress_metrics import progress_metrics
     from nemo_gym.cli.terminal.live import showing_progress
-    from nemo_gym.serve.metric_sources import showing_metrics
+    from nemo_gym.serve.head import showing_metrics
 
     with showing_metrics(partial(progress_metrics, progress)):
         view = showing_progress(progress, quiet=quiet, wait_query=session.wait_query)

@@ -137,7 +137,7 @@ def results_folder(config: Mapping[str, Any]) -> Path:
 
 
 def choose_output(args: argparse.Namespace, config: DictConfig, labels: RunLabels) -> tuple[Path, bool]:
-    """Return the output of --output; else that of the run to resume, else a new folder and True."""
+    """Return the file of --output, else the output of the run to resume, else a file in a new folder and True."""
     path = args.output_jsonl_fpath or config.get("output_jsonl_fpath")
     if path:
         return Path(path), False

@@ -1,7 +1,7 @@
 """The state of a running collection in a file next to its output, for `gym view` in another process.
 
 The output has only what ended. The file has what runs: counts, rate, time left, and what the oldest rollouts wait for.
-It is replaced every few seconds and removed at the end; a run of less than that time has none.
+It is replaced every few seconds and removed at the end; a shorter run has no live file.
 """
 
 import asyncio

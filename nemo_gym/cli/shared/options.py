@@ -119,7 +119,7 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
         "--environment": "environment to use; repeatable",
         "--resources-server": "resources server to use; repeatable",
         "--model-type": "model server to use",
-        "--agent-type": "agent to use in place of that of the environment",
+        "--agent-type": "agent to use in place of the environment's own",
     }
     for flag, text in texts.items():
         group.add_argument(flag, metavar="NAME", help=text, action=KeepEveryValue)

@@ -22,7 +22,7 @@ from nemo_gym.config.overrides import mask_word
 from nemo_gym.config.secret_text import MASK
 from nemo_gym.errors import GymError
 from nemo_gym.exporters import export_metrics, export_rollouts, setup_exporters, teardown_exporters
-from nemo_gym.metrics.answers import TOOL_ERRORS, describe_answers
+from nemo_gym.metrics.answer_totals import TOOL_ERRORS, describe_answers
 from nemo_gym.metrics.intervals import ClusteredMean, MeanWithInterval, format_figure, format_interval
 from nemo_gym.metrics.prices import PriceTable
 from nemo_gym.rollouts.dispatch import NodeStatistics

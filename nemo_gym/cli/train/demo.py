@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     show = _status_line() if sys.stderr.isatty() else output.ThrottledNotice()
 
     def on_step(progress: DemoRun) -> None:
-        files.add_step(progress)
+        files.append_newest_step(progress)
         show(progress_line(progress))
 
     status, written = 0, list[Path]()

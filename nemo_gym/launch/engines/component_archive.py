@@ -24,7 +24,7 @@ MAX_ARCHIVE_BYTES = 512 * 2**20
 """Largest sum of files that is sent to nodes; larger data belongs on a path that the nodes share."""
 SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules"})
 SKIPPED_IN_COMPONENTS = frozenset({"tests", "cache", "results"})
-"""Folders that no server reads, directly below that of a component; deeper ones may be data."""
+"""Folders directly below a component folder that no server reads; deeper folders of these names may be data."""
 COMPARED_PACKAGES = ("nemo-gym", "pydantic", "fastapi", "aiohttp", "openai")
 VENV_LINK = ".venv"
 """A link to a virtual environment of this machine; a dangling one is listed as a file."""

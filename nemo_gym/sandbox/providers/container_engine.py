@@ -226,7 +226,7 @@ class CommandLineProvider(ArchiveProvider):
     start_timeout_s: float | None = None
 
     def _exec_timeout(self, options: ExecOptions) -> float:
-        """Return the time limit of a command: its own, that of the block `exec`, or the default."""
+        """Return the time limit of a command: from its request, from the block `exec`, or the default."""
         if options.get("timeout_s") is None and self.exec_config.default_timeout_s is not None:
             options = {**options, "timeout_s": self.exec_config.default_timeout_s}
         return exec_timeout(options) + self.exec_config.timeout_grace_s

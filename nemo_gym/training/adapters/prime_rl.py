@@ -13,8 +13,8 @@ def to_training_samples(
 ) -> list[dict[str, Any]]:
     """Return the fields of a `TrainingSample` for each sample.
 
-    `temperature` is that of the run's sampling; the tokens of a prompt have it too, because prime-rl wants a value for
-    each token. The advantage is the reward minus the mean of the group's trainable rollouts.
+    `temperature` is the sampling temperature of the run. It is written for every token, prompts included, because
+    prime-rl wants a value for each. The advantage is the reward minus the mean of the group's trainable rollouts.
     """
     rollouts = list(rollouts)
     advantages = group_advantages(rollouts, normalize=False)

@@ -10,7 +10,7 @@ from nemo_gym.training.types import Rollout, Sample, Span
 def to_episodes(rollouts: Iterable[Rollout]) -> list[dict[str, Any]]:
     """Return one episode for each trainable rollout: a trajectory for each sample, a step for each model call.
 
-    A step has the reward of its turn, if the environment gives one; a trajectory has that of the rollout.
+    A step has the reward of its turn, if the environment gives one; a trajectory has the rollout's reward.
     Constrained calls are left out, because rLLM trains on every step, and so are samples that have no other calls.
     """
     return [

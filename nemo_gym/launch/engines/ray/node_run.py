@@ -151,7 +151,7 @@ class NodeRun:
         return self.report()
 
     def _find_components(self, spec: NodeSpec) -> Path:
-        """Return the folder with the component folders: the shared one, or that of the archive."""
+        """Return the folder with the component folders: shared with the driver, or unpacked from the archive."""
         if spec.shared_path is not None:
             root = Path(spec.shared_path)
             if not root.is_dir():

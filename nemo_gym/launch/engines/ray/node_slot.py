@@ -38,7 +38,7 @@ class PlaceOfRun(Protocol):
 
 @dataclass(frozen=True)
 class BundlePlace:
-    """A bundle of a placement group. If its node ends, Ray moves the bundle to another one."""
+    """A bundle of a placement group. If its node ends, Ray moves the bundle to another node."""
 
     group: Any
     index: int
@@ -66,7 +66,7 @@ class NodeHandle:
 
     def __init__(self, name: str, actor: Any) -> None:
         self.name = name
-        """The name of this start of the run; no earlier one has it."""
+        """Unique name: a node that is started again gets a new one."""
         self.actor = actor
         self.report = NodeReport()
         self.calls_in_flight = 0

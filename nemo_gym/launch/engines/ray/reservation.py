@@ -18,7 +18,7 @@ from nemo_gym.launch.engines.ray.connection import (
 from nemo_gym.serve.blocking import run_blocking
 
 RESERVE_SECONDS = 30.0
-"""Longest wait for resources that are in use: those of an ended driver are free after a few seconds."""
+"""Longest wait for resources that are in use: an ended driver's resources are free after a few seconds."""
 PAUSE_SECONDS = 1.0
 
 

@@ -50,7 +50,7 @@ class Usage:
     peak_memory_mib: float | None = None
 
     def since(self, before: "Usage") -> "Usage":
-        """Return the usage since `before`, except for the memory peak, which is that of the whole lifetime."""
+        """Return the usage since `before`; the memory peak covers the whole lifetime."""
         return Usage(
             self.memory_kills - before.memory_kills,
             self.forks_denied - before.forks_denied,

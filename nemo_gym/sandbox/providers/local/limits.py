@@ -35,7 +35,7 @@ _MAPPING_BYTES = 512
 _KERNEL_PASSES = 5
 """Locks and mappings are counted in every fifth pass: reading them takes longest."""
 _MAX_PASS_CPU_S = 1.0
-"""Longest pass; that of an ordinary program takes milliseconds, even with 64 processes."""
+"""Longest pass; with an ordinary program, a pass takes milliseconds, even with 64 processes."""
 _SPARE_SOCKETS = 8
 """Sockets that do not count: an asyncio loop opens two and sends nothing."""
 

@@ -1,4 +1,4 @@
-"""Totals over rollouts: tokens, answers that were cut off, refused or not understood, and tools that raised."""
+"""Totals over rollouts: tokens, answers that were cut off, refused or not extracted, and tools that raised."""
 
 from collections import Counter
 from collections.abc import Mapping

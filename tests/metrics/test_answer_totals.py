@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.metrics.answers import AnswerTotals, describe_answers
+from nemo_gym.metrics.answer_totals import AnswerTotals, describe_answers
 from nemo_gym.metrics.prices import PriceTable
 from nemo_gym.wire.stored_rollout import StoredRollout
 
