@@ -222,6 +222,8 @@ _TABLE = (
     Key("token_id_capture", ANY, "Settings for capturing token ids for training.", reserved=True),
     Key("skip_verification", BOOL, "Do not verify; for rollouts that are graded elsewhere.", False, reserved=True),
     Key("skip_verification_reward", NUMBER, "Reward of rollouts that are not verified.", reserved=True),
+    Key("environment_server_routes", MAPPING,
+        "Environment server, agent or resources server of each set of tasks with an identity.", reserved=True),
     Key("upload_rollouts", BOOL, "Upload rollouts to exporters, not only metrics.", True),
     Key("mlflow_tracking_uri", ANY, "MLflow server to report to; also the GitLab registry of datasets."),
     Key("mlflow_tracking_token", ANY, "Token for the MLflow server."),
