@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 from nemo_gym.convert import sse
 from nemo_gym.convert.json_access import Json, expect_dict, expect_list, new_id, optional_list_at, to_dict
 from nemo_gym.convert.response_events import events_from_response, events_of_failure, numbered_events
-from nemo_gym.convert.tool_names import NamespacedNames, flatten_call, flatten_choice, flatten_tools
+from nemo_gym.convert.tool_names import NamespacedNames, flatten_call, flatten_choice, flatten_tools, split_response
 from nemo_gym.wire.engine_options import ENGINE_OPTIONS
 from nemo_gym.wire.responses import NeMoGymResponseCreateParamsNonStreaming, NeMoGymResponseInputItem
 from nemo_gym.wire.responses_options import ToolParam
@@ -86,6 +86,11 @@ def synthesize_responses_sse(response: Any) -> Iterator[bytes]:
 def flatten_namespace_tools(tools: list[Any]) -> list[Any]:
     """Return a flat list of tools; a tool of a namespace is called `<namespace>__<name>`."""
     return flatten_tools(tools, [])[0]
+
+
+def restore_namespace_tool_calls(response: Any, tools: list[Any]) -> dict[str, Any]:
+    """Return a response whose calls of flattened tools have their namespaces; `tools` are those of the request."""
+    return split_response(to_dict(response), flatten_tools(tools, [])[1])
 
 
 def flatten_request(body: Any) -> tuple[Json, list[str]]:

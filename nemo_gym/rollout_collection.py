@@ -22,7 +22,7 @@ from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.config_types import BaseNeMoGymCLIConfig, BaseServerConfig, UploadRolloutsConfigMixin
 from nemo_gym.data.prompt import load_prompt_config, prompt_filler
 from nemo_gym.data.skills import SkillsConfig, load_skill_directory
-from nemo_gym.errors import ConfigError, GymError
+from nemo_gym.errors import GymError
 from nemo_gym.global_config import get_global_config_dict, maybe_get_global_config_dict
 from nemo_gym.journal import read_rows
 from nemo_gym.keys import (
@@ -37,31 +37,29 @@ from nemo_gym.keys import (
     ROLLOUT_INDEX_KEY_NAME,
     TASK_INDEX_KEY_NAME,
 )
-from nemo_gym.metrics.prices import PriceTable
 from nemo_gym.rollouts.aggregate import aggregate_to_file, fetch_metrics
 from nemo_gym.rollouts.attribution import needed_servers, server_types
 from nemo_gym.rollouts.capture_join import attach_trajectory_record, build_trajectory
 from nemo_gym.rollouts.collect import (
-    DEFAULT_CONCURRENCY,
     AttemptRules,
     InFlight,
     Observer,
     RolloutRetryPolicy,
     collect,
-    in_completion_order,
 )
 from nemo_gym.rollouts.crash_recovery import ServerMonitor
 from nemo_gym.rollouts.dispatch import LeaseDispatcher, LeaseOptions, WorkloadPool, dispatching
-from nemo_gym.rollouts.limit_options import AtLeastOne, FailureOptions, LimitOptions
-from nemo_gym.rollouts.outcome import (
-    Outcome,
-    OutcomeCounts,
-    ScoredRollout,
-    is_terminal_failure,
-    outcome_record,
+from nemo_gym.rollouts.example_dispatch import (
+    DispatchLatencyTracker,
+    DispatchOptions,
+    RowAndResult,
+    plan_examples,
+    route_to_environment,
+    send_examples,
 )
+from nemo_gym.rollouts.limit_options import AtLeastOne, FailureOptions, LimitOptions, VolumeOptions
+from nemo_gym.rollouts.outcome import Outcome, OutcomeCounts, ScoredRollout, is_terminal_failure, outcome_record
 from nemo_gym.rollouts.plan import AgentNames, PlanOptions, PlanSummary
-from nemo_gym.rollouts.refusals import endpoint_refused
 from nemo_gym.rollouts.resume import CollectionRequest, PreparedRun, check_request, prepare_run_in_thread
 from nemo_gym.rollouts.rollout_sender import rollout_sender, run_on_agent
 from nemo_gym.rollouts.routing import AgentRoutes
@@ -69,7 +67,7 @@ from nemo_gym.rollouts.row_selection import RowSelection, parse_limit
 from nemo_gym.rollouts.run_files import materialized_path_for
 from nemo_gym.rollouts.run_identity import Identity, code_versions, server_fields
 from nemo_gym.rollouts.scoring_rules import AGENTS, scoring_rules
-from nemo_gym.rollouts.stop_condition import StopCondition
+from nemo_gym.rollouts.stop_condition import StopCondition, check_complete, price_table, report_stop
 from nemo_gym.rollouts.store import RolloutStore
 from nemo_gym.rollouts.token_delivery import TokenDelivery
 from nemo_gym.server_utils import ServerClient, setup_server_client
@@ -87,16 +85,13 @@ _original_get_global_config_dict = get_global_config_dict
 _attach_trajectory_record = attach_trajectory_record
 _build_trajectory_record = build_trajectory
 
-RowAndResult = tuple[Row, Any]
 
-
-class SharedRolloutCollectionConfig(UploadRolloutsConfigMixin, LimitOptions, FailureOptions, BaseNeMoGymCLIConfig):
+class SharedRolloutCollectionConfig(
+    UploadRolloutsConfigMixin, LimitOptions, FailureOptions, VolumeOptions, BaseNeMoGymCLIConfig
+):
     """Options that all commands which collect rollouts have in common."""
 
     output_jsonl_fpath: str = Field(description="Where scored rollouts are written, one JSON object per line.")
-    num_samples_in_parallel: AtLeastOne | None = Field(
-        default=None, description=f"Number of rollouts in flight; default: {DEFAULT_CONCURRENCY}."
-    )
     responses_create_params: dict[str, Any] = Field(
         default_factory=dict, description="Merged over each row's responses_create_params, top-level keys only."
     )
@@ -223,28 +218,62 @@ class RolloutCollectionHelper:
         """Return a client for the servers of the head server."""
         return setup_server_client(head_server_config)
 
+    @staticmethod
+    def preprocess_examples(
+        examples: list[Row],
+        *,
+        agent_map: Mapping[str, str] | None = None,
+        fan_out: Mapping[str, list[str]] | None = None,
+        num_repeats: int | dict[str, int] = 1,
+        num_repeats_add_seed: bool = False,
+        global_config_dict: Mapping[Any, Any] | None = None,
+    ) -> list[Row]:
+        """Return one row per rollout, with its agent and numbers; default configuration: that of this process."""
+        config = _process_config() if global_config_dict is None else global_config_dict
+        return plan_examples(
+            examples,
+            agent_map=agent_map,
+            fan_out=fan_out,
+            num_repeats=num_repeats,
+            num_repeats_add_seed=num_repeats_add_seed,
+            config=config,
+        )
+
     def run_examples(
         self,
         examples: list[Row],
         head_server_config: BaseServerConfig | None = None,
         semaphore: AbstractAsyncContextManager[Any] | None = None,
+        route_failures_to_sidecar: bool = False,
+        environment_server_name: str | None = None,
+        *,
+        max_resident_tasks: int | None = None,
+        dispatch_budget_s: float | None = None,
+        drain_margin_s: float | None = None,
+        latency_tracker: DispatchLatencyTracker | None = None,
     ) -> Iterator[Awaitable[RowAndResult]]:
         """Yield one awaitable per row; they return `(row, result)` in completion order.
 
-        A `/run` that fails raises from one awaitable and affects no other. All rows are in flight together unless
-        `semaphore` limits them. Closing the iterator cancels the rest, also at the servers.
+        A `/run` that fails raises from one awaitable and affects no other; with `route_failures_to_sidecar` it returns
+        a result without reward. All rows are in flight together unless `semaphore` or `max_resident_tasks` limits
+        them. Closing the iterator cancels the rest, also at the servers. From `drain_margin_s` before the end of
+        `dispatch_budget_s` on, rows are not sent: their results have `_ng_dispatch_drained` and no reward.
         """
         client = self.setup_server_client(head_server_config)
         http_sessions.configure_once(client.global_config_dict)  # a trainer may have read no configuration itself
-        slots = semaphore if semaphore is not None else nullcontext()
         tokens = TokenDelivery.from_config(client.global_config_dict)
-
-        async def send(row: Row) -> RowAndResult:
-            async with slots:
-                run = partial(run_on_agent, client)
-                return row, await (run(row) if tokens is None else tokens.run_row(row, run))
-
-        return in_completion_order(map(send, examples))
+        options = DispatchOptions(
+            slots=semaphore if semaphore is not None else nullcontext(),
+            failures_as_rows=route_failures_to_sidecar,
+            max_resident_tasks=max_resident_tasks,
+            budget_seconds=dispatch_budget_s,
+            margin_seconds=drain_margin_s,
+            tracker=latency_tracker or DispatchLatencyTracker(),
+        )
+        if environment_server_name is not None:
+            examples = route_to_environment(examples, environment_server_name, client.global_config_dict)
+        run = partial(run_on_agent, client)
+        return send_examples(examples, run if tokens is None else partial(tokens.run_row, run=run), options)
 
     def check(self, config: RolloutCollectionConfig, servers: Mapping[str, Any]) -> None:
         """Raise the errors that would end a collection before its first rollout; call it before starting servers.
@@ -256,7 +285,7 @@ class RolloutCollectionHelper:
             StoreError: another process collects into this output, or it cannot be written.
         """
         TokenDelivery.check(servers)
-        _price_table(config)
+        price_table(config)
         with RolloutStore(config.output_jsonl_fpath) as store:
             check_request(store, self._request(config, servers, max_attempts=1))
 
@@ -273,6 +302,9 @@ class RolloutCollectionHelper:
             if not isinstance(outcome, ScoredRollout):
                 unscored.append(outcome_record(outcome))
 
+        if not config.retain_results_in_memory:
+            await self.collect_from_config(config)
+            return []
         await self.collect_from_config(config, observers=[add_unscored])
         results = [*RolloutStore(config.output_jsonl_fpath).records(), *unscored]
         results.sort(key=lambda result: (result[TASK_INDEX_KEY_NAME], result[ROLLOUT_INDEX_KEY_NAME]))
@@ -301,9 +333,8 @@ class RolloutCollectionHelper:
                 prepared = await prepare_run_in_thread(store, request)
                 self.on_plan(prepared.summary)
                 stop = _stop_condition(config, prepared, store)
-                concurrency = config.num_samples_in_parallel or DEFAULT_CONCURRENCY
                 leases = LeaseOptions(
-                    concurrency=concurrency,
+                    concurrency=config.concurrency,
                     planned=prepared.summary.to_run,
                     is_speculative=bool(value_of(servers, "speculative_copies")),
                     limits=config.model_dump(include=set(LimitOptions.model_fields)),
@@ -313,7 +344,7 @@ class RolloutCollectionHelper:
                         prepared.jobs,
                         rollout_sender(client, config, _process_config(), tokens),
                         [counts, *self.observers, *observers, *([tokens] if tokens is not None else [])],
-                        concurrency=concurrency,
+                        concurrency=config.concurrency,
                         store=store.write,
                         rules=self.attempt_rules(config, servers),
                         retries=RolloutRetryPolicy(max_attempts=max_attempts, pause_seconds=config.retry_pause_seconds),
@@ -321,7 +352,7 @@ class RolloutCollectionHelper:
                         answered_job=prepared.answered_job,
                         attempt_job=self.dispatcher.attempt if self.dispatcher is not None else None,
                     )
-        _report_stop(stop, counts, prepared.summary, servers)
+        report_stop(stop, counts, prepared.summary, servers)
         logger.info("%s: %s", store.output, counts)
         if not config.disable_aggregation:
             try:
@@ -330,6 +361,8 @@ class RolloutCollectionHelper:
                 if not stop.lost_servers:  # a server that ended computes no metrics
                     raise
                 logger.warning("no metrics were computed: %s", error)
+        if config.require_complete:
+            check_complete(counts, prepared.summary)
         return counts
 
     def attempt_rules(self, config: LimitOptions, servers: Mapping[str, Any]) -> AttemptRules:
@@ -398,22 +431,6 @@ class RolloutCollectionHelper:
         )
 
 
-def _report_stop(stop: StopCondition, counts: OutcomeCounts, summary: PlanSummary, servers: Mapping[str, Any]) -> None:
-    """Add the reason of an early stop to the counts, and log it, unless the budget was spent by the last rollouts."""
-    is_complete = counts.scored + counts.limits.total() >= summary.to_run
-    if stop.reason is not None and not (is_complete and stop.refusal is None):
-        counts.stop(stop.reason, summary.to_run)
-        log = logger.info if stop.refusal else logger.warning  # `counts.problem` reports a refusal as an error
-        log("stopped early: %s; use --resume to run the rest", stop.reason)
-    if stop.refusal is not None:
-        failed = counts.failed.total() - counts.refused
-        failed_text = f", {failed} failed" if failed else ""
-        scored = summary.finished + counts.scored
-        not_tried = counts.not_run + counts.cancelled + counts.refused
-        tried = f"{scored} scored{failed_text}, {not_tried} not tried"
-        counts.problem = endpoint_refused(stop.refusal, servers, tried)
-
-
 def _stop_condition(config: RolloutCollectionConfig, prepared: PreparedRun, store: RolloutStore) -> StopCondition:
     """Return the condition of an early stop; a resumed run starts with the tokens and costs of the earlier parts."""
     stop = StopCondition(
@@ -421,20 +438,11 @@ def _stop_condition(config: RolloutCollectionConfig, prepared: PreparedRun, stor
         max_tokens=config.max_total_tokens,
         tokens=prepared.tokens,
         max_cost=config.max_total_cost,
-        prices=_price_table(config),
+        prices=price_table(config),
     )
     if stop.max_cost is not None and prepared.summary.resumed:
         stop.add_costs(chain(store.records(), read_rows(store.failures)))
     return stop
-
-
-def _price_table(config: RolloutCollectionConfig) -> PriceTable:
-    """Return the price table of a run; raise ConfigError if it is invalid, or empty although a maximum cost is set."""
-    prices = PriceTable(config.prices)
-    if config.max_total_cost is not None and not prices:
-        fix = "prices: {<model>: {input: 2.0, output: 8.0}} in env.yaml, in dollars per million tokens"
-        raise ConfigError("a maximum cost needs a price table", where="max_total_cost (--max-cost)", fix=fix)
-    return prices
 
 
 async def _aggregate(client: ServerClient, store: RolloutStore) -> None:
@@ -477,6 +485,7 @@ __all__ = [
     "NG_NO_PERSIST_KEY",
     "NG_TERMINAL_KEY",
     "NG_TRAJECTORY_KEY",
+    "DispatchLatencyTracker",
     "E2ERolloutCollectionConfig",
     "RolloutAggregationConfig",
     "RolloutCollectionConfig",

@@ -6,7 +6,7 @@ import pytest
 
 from nemo_gym.convert.tool_names import flatten_call, split_call
 from nemo_gym.errors import ConversionError
-from nemo_gym.responses_streaming import flatten_request, namespaced_names
+from nemo_gym.responses_streaming import flatten_request, namespaced_names, restore_namespace_tool_calls
 
 
 def tool(name: str) -> dict[str, Any]:
@@ -82,3 +82,18 @@ def test_a_body_that_is_not_an_object_is_an_error() -> None:
     """The client gets a message about its request instead of a server error."""
     with pytest.raises(ConversionError, match="request: expected an object"):
         flatten_request([])
+
+
+def test_calls_of_flattened_tools_get_their_namespaces_back() -> None:
+    """A client knows its tools by namespace and name only."""
+    inner = {"type": "function", "name": "search", "parameters": {}}
+    tools = [{"type": "namespace", "name": "files", "tools": [inner]}, {**inner, "name": "other"}]
+    calls = [{"type": "function_call", "name": name, "call_id": "c"} for name in ("files__search", "other", "files__x")]
+
+    output = restore_namespace_tool_calls({"id": "r", "output": calls}, tools)["output"]
+
+    assert [(call.get("namespace"), call["name"]) for call in output] == [
+        ("files", "search"),
+        (None, "other"),
+        (None, "files__x"),
+    ]

@@ -269,6 +269,41 @@ async def test_examples_are_handed_back_with_their_rows(world):
 
 
 @pytest.mark.asyncio
+async def test_a_run_that_must_be_complete_fails_after_its_results_are_stored(world, tmp_path):
+    """A score over fewer rollouts than planned must not pass for the score of the benchmark."""
+    rows = [row(0), row(9, do="crash")]
+
+    with pytest.raises(RuntimeError, match=r"EVAL FAILED: 1/2 rollouts"):
+        await world.helper().run_from_config(config_of(tmp_path, *rows, require_complete=True))
+    assert len(stored_rows(tmp_path)) == 1
+
+    complete = config_of(tmp_path, row(0), row(1), require_complete=True, overwrite=True)
+    assert len(await world.helper().run_from_config(complete)) == 2
+
+
+@pytest.mark.asyncio
+async def test_results_may_be_left_on_disk(world, tmp_path):
+    """The list of all results would be as large as the output."""
+    config = config_of(tmp_path, row(0), row(1), retain_results_in_memory=False, max_resident_rollout_tasks=1)
+
+    assert await world.helper().run_from_config(config) == []
+    assert len(stored_rows(tmp_path)) == 2
+
+
+@pytest.mark.asyncio
+async def test_failed_examples_may_be_results_without_a_reward(world):
+    """A trainer that stores them knows class and status; the reward of a failure would be trained on."""
+    rows = [row(0), row(9, do="crash")]
+
+    results = [await one for one in world.helper().run_examples(rows, route_failures_to_sidecar=True)]
+
+    (failure,) = (result for sent, result in results if sent is rows[1])
+    assert (failure["_ng_failure_class"], failure["_ng_failure_http_status"]) == ("agent_run_error", 500)
+    assert "reward" not in failure
+    assert sum("reward" in result for _, result in results) == 1
+
+
+@pytest.mark.asyncio
 async def test_a_semaphore_bounds_the_examples_in_flight(world, monkeypatch):
     """Trainers share one bound between several batches."""
     flying = most = 0

@@ -2,7 +2,12 @@
 
 from omegaconf import OmegaConf
 
-from nemo_gym.secret_utils import recursively_hide_secrets
+from nemo_gym.secret_utils import (
+    MASKED_VALUE,
+    hide_secrets_in_overrides,
+    looks_like_secret_key,
+    recursively_hide_secrets,
+)
 
 
 def test_secrets_are_hidden_in_place_and_settings_are_not():
@@ -52,3 +57,18 @@ def test_plain_data_is_masked_as_well():
     recursively_hide_secrets(config)
 
     assert config == {"a": [{"token": "****"}]}
+
+
+def test_a_name_looks_secret_if_a_part_of_it_does():
+    """Code that decides what to show needs the wider rule: a shown header may hold a token."""
+    names = ("hf_token", "eos_token", "policy_api_key", "Extra-Headers", "KeyId", "password")
+
+    assert all(looks_like_secret_key(name) for name in names)
+    assert not any(looks_like_secret_key(name) for name in ("temperature", "model", "base_url"))
+
+
+def test_secrets_in_overrides_are_masked():
+    """Command lines are logged and stored with the run."""
+    masked = hide_secrets_in_overrides(["+policy_api_key=sk-abcdefgh12345678", "+limit=3"])
+
+    assert masked == [f"+policy_api_key={MASKED_VALUE}", "+limit=3"]

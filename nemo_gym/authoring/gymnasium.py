@@ -9,14 +9,14 @@ sum from `/verify`. Both methods, and `close`, may be synchronous: they then run
 import math
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
@@ -42,13 +42,14 @@ from nemo_gym.wire.call_reply import encode_json, encode_model, parse_tool_argum
 from nemo_gym.wire.episode import Content, Signals, as_content
 
 Metadata = dict[str, Any]
-"""The fields of the row, without `responses_create_params`."""
+"""The fields of the row, without `responses_create_params`; those of its `verifier_metadata` also at the top level."""
 StepTuple = tuple[Any, float, bool, bool, dict[str, Any]]
 """Observation, reward, terminated, truncated, info: as in gymnasium."""
 StartTuple = tuple[Any, dict[str, Any]]
 """First observation or opening, and info."""
 
 _NOT_METADATA = {"responses_create_params", "response", "capture_rollout_id"}
+_VERIFIER_METADATA = "verifier_metadata"
 
 
 def extract_text(response: NeMoGymResponse) -> str:
@@ -168,6 +169,38 @@ class Episode:
         return self.terminated or self.truncated
 
 
+class SessionStates(MutableMapping[str, Any]):
+    """The states of the episodes by session id; setting one outside an episode begins an episode."""
+
+    def __init__(self, episodes: SessionStore[Episode]) -> None:
+        self._episodes = episodes
+
+    def __getitem__(self, session_id: str) -> Any:
+        episode = self._episodes.get(session_id)
+        if episode is None:
+            raise KeyError(session_id)
+        return episode.state
+
+    def __setitem__(self, session_id: str, state: Any) -> None:
+        episode = self._episodes.get(session_id)
+        if episode is None:
+            self._episodes.put(session_id, Episode(state))
+        else:
+            episode.state = state
+
+    def __delitem__(self, session_id: str) -> None:
+        """Remove the state; the rewards of the episode stay until it ends."""
+        if self[session_id] is None:
+            raise KeyError(session_id)
+        self[session_id] = None
+
+    def __iter__(self) -> Iterator[str]:
+        return (session_id for session_id in self._episodes.session_ids() if self.get(session_id) is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 class GymnasiumServer(SimpleResourcesServer):
     """Base class: override `reset` and `step`; store the state of an episode with `save_state` and `load_state`."""
 
@@ -179,10 +212,21 @@ class GymnasiumServer(SimpleResourcesServer):
     config: GymnasiumConfig
     _episodes: SessionStore[Episode] = PrivateAttr()
 
+    @field_validator("config", mode="before")
+    @classmethod
+    def _complete_config(cls, config: Any) -> Any:
+        """Complete a configuration that has only the fields of every resources server."""
+        if type(config) is BaseResourcesServerConfig and cls.model_fields["config"].annotation is GymnasiumConfig:
+            return GymnasiumConfig.model_validate(config.model_dump())
+        return config
+
     def model_post_init(self, context: Any, /) -> None:
         super().model_post_init(context)
-        config = self.config
-        self._episodes = SessionStore(max_sessions=config.max_sessions, idle_seconds=config.session_idle_seconds)
+        defaults = GymnasiumConfig.model_fields  # a subclass may have a configuration without these fields
+        most, idle = (
+            getattr(self.config, name, defaults[name].default) for name in ("max_sessions", "session_idle_seconds")
+        )
+        self._episodes = SessionStore(max_sessions=most, idle_seconds=idle)
         if self._has_close_hook():  # which ends the episodes, so the store must not drop one before
             self._episodes = SessionStore(max_sessions=sys.maxsize, idle_seconds=math.inf)
 
@@ -235,6 +279,11 @@ class GymnasiumServer(SimpleResourcesServer):
     def load_state(self, session_id: str) -> Any:
         """Return the state that `save_state` stored."""
         return self._episode(session_id).state
+
+    @property
+    def session_state(self) -> SessionStates:
+        """The states of all sessions, for environments that use a mapping instead of the two methods above."""
+        return SessionStates(self._episodes)
 
     def _episode(self, session_id: str) -> Episode:
         return _require(self._episodes.get(session_id))
@@ -362,10 +411,19 @@ class GymnasiumServer(SimpleResourcesServer):
         return close_episode
 
     def _metadata(self, body: BaseModel) -> Metadata:
-        """Return the row's fields, validated by `ROW`; reject invalid fields with status 422."""
+        """Return the row's fields, validated by `ROW`; reject invalid fields with status 422.
+
+        Fields of `verifier_metadata` are fields of the row, which has priority; the mapping itself stays.
+        """
         row = {name: value for name, value in body if name not in _NOT_METADATA}
+        nested = row.get(_VERIFIER_METADATA)
+        if isinstance(nested, Mapping) and _VERIFIER_METADATA not in self.ROW.model_fields:
+            del row[_VERIFIER_METADATA]
+            row, kept = {**nested, **row}, {_VERIFIER_METADATA: dict(nested)}
+        else:
+            kept = {}
         try:
-            return self.ROW.model_validate(row).model_dump()
+            return self.ROW.model_validate(row).model_dump() | kept
         except ValidationError as problem:
             raise RequestValidationError(
                 [{**error, "loc": ("body", *error["loc"])} for error in problem.errors(include_url=False)]

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import aiohttp
 
@@ -22,6 +23,9 @@ DIALECT_OF_PATH: dict[str, Dialect] = {
     "/v1/chat/completions": "chat",
     "/v1/messages": "messages",
 }
+SESSION_HEADER = b"x-session-id"
+OUTCOME_FIELDS = ("upstream_attempted", "response_source", "upstream_status_code", "local_response_reason")
+"""Fields of `base_responses_api_model.ModelExecutionOutcome`."""
 GEMINI_METHODS = (":generateContent", ":streamGenerateContent")
 """Ends of the paths of the Gemini API, which contain the name of a model."""
 
@@ -50,8 +54,21 @@ class CallCaptureMiddleware:
             await self.app(scope, receive, send)
             return
         with collecting_model_answer() as answer:
-            recorder = _CallRecorder(self.store, rollout_id, dialect, self.model_ref, receive, send, answer)
+            recorder = _CallRecorder(self.store, rollout_id, dialect, self.model_ref, receive, send, answer, scope)
             await recorder.run(self.app, scope)
+
+
+def _client_session_id(scope: Message) -> str | None:
+    """Return the value of the header `x-session-id`; None without it, or if it occurs with different values."""
+    headers = scope.get("headers") or ()
+    values = {value.decode("latin-1").strip() for name, value in headers if name.lower() == SESSION_HEADER}
+    return values.pop() or None if len(values) == 1 else None
+
+
+def _execution_outcome(scope: Message) -> dict[str, Any]:
+    """Return the fields of the outcome that the server stored in `request.state.model_execution`; empty without one."""
+    outcome = (scope.get("state") or {}).get("model_execution")
+    return {name: getattr(outcome, name) for name in OUTCOME_FIELDS} if outcome is not None else {}
 
 
 def _dialect_of_path(path: str) -> Dialect | None:
@@ -69,6 +86,7 @@ class _CallRecorder:
     receive: Receive
     send: Send
     model_answer: ModelAnswer
+    scope: Message
     request_body: bytearray = field(default_factory=bytearray)
     response_body: bytearray = field(default_factory=bytearray)
     status: int | None = None
@@ -151,5 +169,7 @@ class _CallRecorder:
             response_body=bytes(self.response_body),
             model_answer=self.model_answer.as_json() if self._is_converted() else None,
             streamed=self.is_stream,
+            client_session_id=_client_session_id(self.scope),
+            **_execution_outcome(self.scope),
         )
         self.store.append(self.rollout_id, record)

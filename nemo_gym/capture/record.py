@@ -28,6 +28,8 @@ ErrorCategory = Literal[
     "incomplete",
     "stream_truncated",
     "capture_parse_error",
+    "cancelled",  # this and the next one are only read, in files of NeMo Gym 0.7
+    "context_length_exceeded",
 ]
 
 _CATEGORY_OF_STATUS: dict[int, ErrorCategory] = {
@@ -93,6 +95,13 @@ class CapturedExchange(BaseModel):
     """The request body as text if it is not a JSON object, else None."""
     response_raw: str | None = None
     """The response body as text if it could not be parsed, else None."""
+    client_session_id: str | None = None
+    """The header `x-session-id` of the request; None without it, or with different values."""
+    upstream_attempted: bool | None = None
+    """Whether the server called its endpoint. This and the next three are None if the server does not report them."""
+    response_source: Literal["upstream", "local"] | None = None
+    upstream_status_code: int | None = None
+    local_response_reason: str | None = None
 
 
 class ModelCallRecord(CapturedExchange):

@@ -222,6 +222,8 @@ _TABLE = (
     Key("token_id_capture", ANY, "Settings for capturing token ids for training.", reserved=True),
     Key("skip_verification", BOOL, "Do not verify; for rollouts that are graded elsewhere.", False, reserved=True),
     Key("skip_verification_reward", NUMBER, "Reward of rollouts that are not verified.", reserved=True),
+    Key("environment_server_routes", MAPPING,
+        "Environment server, agent or resources server of each set of tasks with an identity.", reserved=True),
     Key("upload_rollouts", BOOL, "Upload rollouts to exporters, not only metrics.", True),
     Key("mlflow_tracking_uri", ANY, "MLflow server to report to; also the GitLab registry of datasets."),
     Key("mlflow_tracking_token", ANY, "Token for the MLflow server."),
@@ -237,16 +239,17 @@ _COMMAND_KEYS = """
     developer disable_aggregation domain fail_fast fail_on_total_and_test_mismatch failed fan_out force force_resume
     format hf_collection_name hf_collection_slug hf_dataset_prefix hf_organization higher_is_better ids input_glob
     input_jsonl_fpath json json_format judge_failed_only licensing lifecycle limit limit_per_agent loss_on manifest_path
-    materialized_inputs_jsonl_fpath max_errors max_failures max_rollout_attempts max_steps_per_rollout
-    max_tokens_per_rollout max_total_cost max_total_tokens merge_shards min_gap min_reward modality mode
-    model_call_timeout_seconds num_prepare_benchmark_processes num_processes num_repeats num_repeats_add_seed
-    num_samples_in_parallel num_shards onboarding_name outdated output_dirpath output_fpath output_jsonl_fpath overwrite
-    overwrite_metrics_conflicts pairs_per_task prepare_script_args prepare_timeout_seconds prompt_config query reasoning
-    repo_id resource_config_path responses_create_params resume_from_cache retry_pause_seconds
-    reuse_existing_data_preparation reuse_verifier revision reward_range rollout_collection_driver
-    rollout_timeout_seconds rollouts_jsonl_fpath scaffold_kind scaffold_name select shard_index should_download
-    should_validate_data shuffle shuffle_seed skills split status sync sync_seconds tasks tool_call_timeout_seconds
-    update_expected upload_rollouts_to_wandb use_cached_prepared_benchmarks verify_timeout_seconds version where
+    materialized_inputs_jsonl_fpath max_errors max_failures max_resident_rollout_tasks max_rollout_attempts
+    max_steps_per_rollout max_tokens_per_rollout max_total_cost max_total_tokens merge_shards min_gap min_reward
+    modality mode model_call_timeout_seconds num_prepare_benchmark_processes num_processes num_repeats
+    num_repeats_add_seed num_samples_in_parallel num_shards onboarding_name outdated output_dirpath output_fpath
+    output_jsonl_fpath overwrite overwrite_metrics_conflicts pairs_per_task prepare_script_args prepare_timeout_seconds
+    prompt_config query reasoning repo_id require_complete resource_config_path responses_create_params
+    resume_from_cache retain_results_in_memory retry_pause_seconds reuse_existing_data_preparation reuse_verifier
+    revision reward_range rollout_collection_driver rollout_timeout_seconds rollouts_jsonl_fpath scaffold_kind
+    scaffold_name select shard_index should_download should_validate_data shuffle shuffle_seed skills split status sync
+    sync_seconds tasks tool_call_timeout_seconds update_expected upload_rollouts_to_wandb use_cached_prepared_benchmarks
+    verify_timeout_seconds version where
 """
 COMMAND_KEYS = frozenset(_COMMAND_KEYS.split())
 RESERVED_KEYS = (

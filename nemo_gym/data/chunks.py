@@ -17,7 +17,7 @@ from nemo_gym.catalog.rows import Row, RowChecker, exact_row, read_line, row_lin
 from nemo_gym.data.prompt import PromptConfig, fill_row, load_prompt_config
 from nemo_gym.data.row_metrics import Metrics, MetricsCollector, token_counter
 from nemo_gym.errors import GymError
-from nemo_gym.keys import AGENT_REF_KEY_NAME, AGENTS
+from nemo_gym.keys import AGENT_REF_KEY_NAME, AGENTS, TASK_SOURCE_KEY_NAME
 from nemo_gym.keys import RESPONSES_CREATE_PARAMS_KEY_NAME as PARAMS
 from nemo_gym.processes import exit_with_parent, has_single_thread
 
@@ -86,6 +86,8 @@ class ChunkSpec:
     """Stop after this many invalid rows."""
     source: int = 0
     """Position of the dataset among those that are collated together."""
+    task_source: str | None = None
+    """The resources server that declares the dataset; None if the agent does."""
 
 
 @dataclass(slots=True)
@@ -116,7 +118,7 @@ class ChunkPreparer:
         """Prepare the rows of a chunk; stop after `max_errors` invalid rows."""
         result = PreparedChunk()
         prompt = load_prompt_config(spec.prompt) if spec.prompt else None
-        stamp = AgentStamp(spec.agent)
+        stamp = AgentStamp(spec.agent, spec.task_source)
         encoded = []
         for raw in spec.chunk.lines():
             result.lines += 1
@@ -162,20 +164,26 @@ class ChunkPreparer:
 
 
 class AgentStamp:
-    """Writes the reference to an agent into rows and counts the references to other agents that it replaced."""
+    """Writes the reference to an agent into rows and counts the references to other agents that it replaced.
 
-    def __init__(self, agent: str) -> None:
+    With `task_source`, rows also name the resources server that declares their dataset.
+    """
+
+    def __init__(self, agent: str, task_source: str | None = None) -> None:
         self.replaced: Counter[str] = Counter()
         self._ref = {"type": AGENTS, "name": agent}
-        encoded = json.dumps({AGENT_REF_KEY_NAME: self._ref}, ensure_ascii=False)
+        self._fields: Row = {AGENT_REF_KEY_NAME: self._ref}
+        if task_source is not None:
+            self._fields[TASK_SOURCE_KEY_NAME] = task_source
+        encoded = json.dumps(self._fields, ensure_ascii=False)
         self._ending = f", {encoded[1:]}\n".encode()
-        """The last field of a row and its closing brace."""
+        """The last fields of a row and its closing brace."""
 
     def stamp_line(self, raw: bytes, row: Row) -> bytes:
         """Return the line `raw`, which encodes `row`, with the reference; encode the row again only if necessary."""
-        if AGENT_REF_KEY_NAME not in row:
+        if self._fields.keys().isdisjoint(row):
             return raw.strip().removesuffix(b"}") + self._ending
-        if row[AGENT_REF_KEY_NAME] == self._ref:
+        if all(row.get(name) == value for name, value in self._fields.items()):
             return raw.strip() + b"\n"
         return self.stamp_row(exact_row(raw))
 
@@ -185,7 +193,7 @@ class AgentStamp:
         if reference is not None and reference != self._ref:
             name = reference.get("name") if isinstance(reference, dict) else None
             self.replaced[str(name)] += 1
-        return row_line({**row, AGENT_REF_KEY_NAME: self._ref})
+        return row_line({**row, **self._fields})
 
 
 def prepare_chunks(

@@ -191,7 +191,7 @@ def _chunk_specs(scans: Sequence[_Scan], max_errors: int | None) -> Iterator[Chu
         source = scan.source
         repeats = source.config.num_repeats
         for chunk in scan.span.chunks(max(CHUNK // repeats, SMALLEST_CHUNK)):
-            yield ChunkSpec(chunk, source.agent, repeats, source.prompt, max_errors, number)
+            yield ChunkSpec(chunk, source.agent, repeats, source.prompt, max_errors, number, source.task_source)
 
 
 def _usable_processors() -> int:

@@ -16,7 +16,7 @@ from nemo_gym.config.search_roots import _resolve_under_cwd_or_install
 from nemo_gym.data import gitlab, hub
 from nemo_gym.data.prompt import find_prompt_config, load_prompt_config
 from nemo_gym.errors import ConfigError, GymError
-from nemo_gym.keys import AGENT_REF_KEY_NAME, AGENTS
+from nemo_gym.keys import AGENT_REF_KEY_NAME, AGENTS, TASK_SOURCE_KEY_NAME
 
 Mode: TypeAlias = Literal["train_preparation", "example_validation"]
 Storage: TypeAlias = Literal["gitlab", "huggingface"]
@@ -45,6 +45,8 @@ class DatasetSource:
     path: Path
     stem: str
     """Prefix of the names of the files written next to the dataset file; unique for each source."""
+    task_source: str | None = None
+    """The resources server that declares the dataset; None if the agent does."""
 
     @property
     def row_range(self) -> tuple[int | None, int | None]:
@@ -102,7 +104,8 @@ def find_sources(instances: Iterable[ServerInstanceConfig], mode: Mode) -> list[
             if config.type in TYPES_OF_MODE[mode]:
                 path = _resolve_under_cwd_or_install(config.jsonl_fpath)
                 agent = resolve_dataset_agent(blocks, instance.name, config.agent)
-                sources.append(DatasetSource(agent, config, path, path.stem))
+                declaring = None if instance.name == agent else instance.name
+                sources.append(DatasetSource(agent, config, path, path.stem, declaring))
     if not sources:
         existing = ", ".join(dict.fromkeys(types)) or "none"
         problem = f"no agent has a dataset of type {' or '.join(TYPES_OF_MODE[mode])} (existing types: {existing})"
@@ -166,6 +169,8 @@ def stamp_rows(sources: Sequence[DatasetSource]) -> Iterator[bytes]:
                     continue
                 row = parse_row(line, where=f"{source.path}:{number}")
                 row.setdefault(AGENT_REF_KEY_NAME, reference)
+                if source.task_source is not None:
+                    row[TASK_SOURCE_KEY_NAME] = source.task_source
                 encoded = row_line(row)
                 for _ in range(source.config.num_repeats):
                     yield encoded

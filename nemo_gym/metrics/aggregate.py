@@ -13,7 +13,16 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from nemo_gym.errors import GymError
-from nemo_gym.keys import AGENT_REF_KEY_NAME, MASK_SAMPLE_KEY, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
+from nemo_gym.keys import (
+    AGENT_REF_KEY_NAME,
+    EXPECTED_NUM_ROLLOUTS_KEY_NAME,
+    MASK_SAMPLE_KEY,
+    MISSING_NUM_ROLLOUTS_KEY_NAME,
+    NUM_ROLLOUTS_KEY_NAME,
+    ROLLOUT_INDEX_KEY_NAME,
+    ROLLOUT_INFOS_KEY_NAME,
+    TASK_INDEX_KEY_NAME,
+)
 from nemo_gym.metrics.column_statistics import Numbers, describe, rollout_info, rollout_numbers
 from nemo_gym.wire.stored_rollout import RolloutId, Row, StoredRollout
 
@@ -170,11 +179,11 @@ class RolloutStats:
                 **describe([numbers for _, numbers in rollouts], self.names),
                 TASK_INDEX_KEY_NAME: task,
                 "sample": sample_of(task),
-                "num_rollouts": num_scored,
-                "expected_num_rollouts": expected,
-                "missing_num_rollouts": expected - num_scored,
+                NUM_ROLLOUTS_KEY_NAME: num_scored,
+                EXPECTED_NUM_ROLLOUTS_KEY_NAME: expected,
+                MISSING_NUM_ROLLOUTS_KEY_NAME: expected - num_scored,
                 "reward_profile_completion_pct": 100.0 * num_scored / expected,
-                "rollout_infos": [rollout_info(task, rollout, numbers) for rollout, numbers in rollouts],
+                ROLLOUT_INFOS_KEY_NAME: [rollout_info(task, rollout, numbers) for rollout, numbers in rollouts],
             }
 
     def _indices(self, result: Mapping[str, Any]) -> RolloutId:

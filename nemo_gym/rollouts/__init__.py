@@ -4,6 +4,7 @@
 - `collect`: send jobs; retry policy; rollouts in flight; `stop_condition`: early stop; `limit_options`: its options
 - `crash_recovery`: rollouts that are sent again because another rollout ended their server
 - `rollout_sender`: send one job to its agent, with limits, captures and tokens
+- `example_dispatch`: the rows of a trainer, sent and planned without files
 - `node_choice`: the node of a rollout, for clients of servers on several nodes
 - `leases`, `dispatch`, `node_collector`, `node_messages`: the same on many nodes: leases of the driver, jobs of a node
 - `outcome`, `attribution`, `scoring_rules`: how a rollout ended, which server failed, how an agent is scored

@@ -1,9 +1,10 @@
-"""The options of a collection that end rollouts and runs: limits of time and usage, attempts and failures."""
+"""Options of a collection: limits of time and usage, attempts and failures that end it, rollouts in flight."""
 
 from typing import Annotated
 
 from pydantic import BaseModel, Field
 
+from nemo_gym.rollouts.collect import DEFAULT_CONCURRENCY
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.deadlines import Allowance
 
@@ -76,3 +77,26 @@ class FailureOptions(BaseModel):
         default=None, description="Stop after this number of failed rollouts; those in flight can be resumed."
     )
     fail_fast: bool = Field(default=False, description="Stop at the first rollout that failed for good (-x).")
+    require_complete: bool = Field(
+        default=False, description="At the end, fail unless every rollout of the run is scored."
+    )
+
+
+class VolumeOptions(BaseModel):
+    """How many rollouts are in flight, and what is kept of them in memory."""
+
+    num_samples_in_parallel: AtLeastOne | None = Field(
+        default=None, description=f"Number of rollouts in flight; default: {DEFAULT_CONCURRENCY}."
+    )
+    max_resident_rollout_tasks: AtLeastOne | None = Field(
+        default=None, description="Also limits the rollouts in flight; the smaller number counts."
+    )
+    retain_results_in_memory: bool = Field(
+        default=True, description="Return the results of Python calls; false: they are only on disk."
+    )
+
+    @property
+    def concurrency(self) -> int:
+        """The maximum number of rollouts in flight."""
+        limit = self.num_samples_in_parallel or DEFAULT_CONCURRENCY
+        return min(limit, self.max_resident_rollout_tasks or limit)

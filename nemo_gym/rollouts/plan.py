@@ -275,6 +275,11 @@ def _prepare_row(
 
     A problem is added to `problems`; then the list is empty, or without a repeat count the repeats are 0.
     """
+    try:
+        row = (options.routes or AgentRoutes()).flat_row(row)
+    except ValueError as error:
+        problems.add(number, [RowProblem("", str(error))])
+        return []
     parameters = row.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
     if parameters is None and options.fill_prompt is not None:
         parameters = {}
@@ -308,7 +313,8 @@ def _agent_references(row: Row, options: PlanOptions) -> tuple[list[Row], str | 
         references = routes.references(row)
     except NoAgentNamed:
         if row.get(AGENT_REF_KEY_NAME) or not only_name:
-            advice = options.agents.choice if options.agents is not None else "use --agent NAME"
+            choice = options.agents.choice if options.agents is not None else "use --agent NAME"
+            advice = routes.advice(row) or choice
             return [], f"no '{AGENT_REF_KEY_NAME}' with a name; {advice}"
         references = [{"type": AGENTS, "name": only_name}]
     except ConfigError as error:

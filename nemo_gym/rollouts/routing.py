@@ -6,8 +6,10 @@ from typing import Any
 
 from nemo_gym.config.dataset_agents import environment_server_agents, resolve_dataset_agent
 from nemo_gym.config.instances import ServerInstance, server_instances
+from nemo_gym.config.keys import value_of
 from nemo_gym.errors import ConfigError
-from nemo_gym.keys import AGENT_REF_KEY_NAME, AGENTS, TASK_SOURCE_KEY_NAME
+from nemo_gym.keys import AGENT_REF_KEY_NAME, AGENTS, TASK_ID_KEY_NAME, TASK_SOURCE_KEY_NAME
+from nemo_gym.wire.episode_task import flatten_task, is_materialized_task_row
 from nemo_gym.wire.stored_rollout import Row
 
 DEFAULT_ROUTE = "_default"
@@ -32,6 +34,8 @@ class AgentRoutes:
     instances: Mapping[str, ServerInstance] = field(default_factory=dict)
     environments: Mapping[str, str] = field(default_factory=dict)
     """The agent of each environment server, which a `task_source` may name, too."""
+    tasksets: Mapping[str, str] = field(default_factory=dict)
+    """The task source of each set of tasks with an identity: `environment_server_routes` of a configuration."""
     _sources: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -43,7 +47,25 @@ class AgentRoutes:
             fan_out=options.fan_out,
             instances=server_instances(config),
             environments=environment_server_agents(config),
+            tasksets=value_of(config, "environment_server_routes") or {},
         )
+
+    def flat_row(self, row: Row) -> Row:
+        """Return a row with one level of fields; a task with an identity gets the `task_source` of its set.
+
+        Raises:
+            ValueError: the row is a task with an identity, but not a valid one.
+        """
+        if not is_materialized_task_row(row):
+            return row
+        taskset, flat = flatten_task(row)
+        source = self.tasksets.get(taskset)
+        return flat if source is None else {**flat, TASK_SOURCE_KEY_NAME: source}
+
+    def advice(self, row: Row) -> str | None:
+        """Return how to choose the agent of a row that is a task with an identity; None for other rows."""
+        taskset = row[TASK_ID_KEY_NAME]["taskset"] if isinstance(row.get(TASK_ID_KEY_NAME), dict) else None
+        return f"use --agent NAME, or set environment_server_routes.{taskset}" if taskset else None
 
     def references(self, row: Row) -> list[Row]:
         """Return a reference to each agent that runs a row.

@@ -1,15 +1,28 @@
 """The early stop of a run: too many failures, spent tokens or money, an endpoint that refuses it, a lost server."""
 
+import logging
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.metrics.prices import PriceTable
-from nemo_gym.rollouts.outcome import AnsweredJob, FailedRollout, Failure, Job, Outcome, ScoredRollout
-from nemo_gym.rollouts.refusals import refusal_reason
+from nemo_gym.rollouts.outcome import (
+    AnsweredJob,
+    FailedRollout,
+    Failure,
+    Job,
+    Outcome,
+    OutcomeCounts,
+    ScoredRollout,
+)
+from nemo_gym.rollouts.plan import PlanSummary
+from nemo_gym.rollouts.refusals import endpoint_refused, refusal_reason
 from nemo_gym.transport.event_loop import SlotQueue
 from nemo_gym.wire.stored_rollout import StoredRollout
+
+logger = logging.getLogger("nemo_gym.rollouts")
 
 FIRST_ROLLOUTS = 4
 """Rollouts in flight at least, until one has ended and shown what a rollout costs."""
@@ -145,3 +158,43 @@ class StopCondition:
     def _check_tokens(self) -> None:
         if self.max_tokens is not None and self.tokens >= self.max_tokens and self.reason is None:
             self.reason = f"{self.tokens:,} tokens are spent (max_total_tokens {self.max_tokens:,})"
+
+
+def report_stop(stop: StopCondition, counts: OutcomeCounts, summary: PlanSummary, servers: Mapping[str, Any]) -> None:
+    """Add the reason of an early stop to the counts, and log it, unless the budget was spent by the last rollouts."""
+    is_complete = counts.scored + counts.limits.total() >= summary.to_run
+    if stop.reason is not None and not (is_complete and stop.refusal is None):
+        counts.stop(stop.reason, summary.to_run)
+        log = logger.info if stop.refusal else logger.warning  # `counts.problem` reports a refusal as an error
+        log("stopped early: %s; use --resume to run the rest", stop.reason)
+    if stop.refusal is not None:
+        failed = counts.failed.total() - counts.refused
+        failed_text = f", {failed} failed" if failed else ""
+        scored = summary.finished + counts.scored
+        not_tried = counts.not_run + counts.cancelled + counts.refused
+        tried = f"{scored} scored{failed_text}, {not_tried} not tried"
+        counts.problem = endpoint_refused(stop.refusal, servers, tried)
+
+
+def price_table(config: Any) -> PriceTable:
+    """Return the price table of the options of a run.
+
+    Raises:
+        ConfigError: the table is invalid, or empty although a maximum cost is set.
+    """
+    prices = PriceTable(config.prices)
+    if config.max_total_cost is not None and not prices:
+        fix = "prices: {<model>: {input: 2.0, output: 8.0}} in env.yaml, in dollars per million tokens"
+        raise ConfigError("a maximum cost needs a price table", where="max_total_cost (--max-cost)", fix=fix)
+    return prices
+
+
+class IncompleteRun(GymError, RuntimeError):
+    """Rollouts of a run that must be complete have no score."""
+
+
+def check_complete(counts: OutcomeCounts, summary: PlanSummary) -> None:
+    """Raise IncompleteRun unless every rollout of a run, earlier parts included, is scored."""
+    planned, scored = summary.finished + summary.to_run, summary.finished + counts.scored
+    if scored < planned:
+        raise IncompleteRun(f"EVAL FAILED: {scored}/{planned} rollouts are scored (require_complete)")

@@ -296,6 +296,11 @@ class SessionStore(Generic[ValueT]):
         entry = self._entries.pop(session_id, None)
         return entry[0] if entry else None
 
+    def session_ids(self) -> list[str]:
+        """Return the ids of the sessions that have a value, least recently used first."""
+        self._evict()
+        return list(self._entries)
+
     def __len__(self) -> int:
         return len(self._entries)
 

@@ -7,7 +7,9 @@ from typing import Annotated, Any, Generic, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nemo_gym.failure_kinds import MAX_REASON_CHARACTERS, FailureStage, validate_failure_kind
+from nemo_gym.keys import TASK_ID_KEY_NAME
 
+_TASK_DATA = "task_data"
 TaskT = TypeVar("TaskT")
 ResultT = TypeVar("ResultT")
 
@@ -55,6 +57,34 @@ class TaskId(EpisodeModel):
 def is_materialized_task_row(row: Any) -> bool:
     """Return whether a row has the form of a task with an identity; its input may still be invalid."""
     return isinstance(row, Mapping) and isinstance(row.get("task_id"), Mapping) and "task_input" in row
+
+
+def flatten_task(row: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the task set of a materialized row, and the row as one level of fields for `/run` of an agent.
+
+    `_ng_task_id` of the flat row keeps the identity. The fields of `task_input.task_data` and those beside it become
+    fields of the row.
+
+    Raises:
+        ValueError: the identity or the input is invalid, or a field occurs with two values.
+    """
+    identity, task_input = row["task_id"], row["task_input"]
+    texts = [identity.get(name) for name in ("taskset", "task_id")]
+    if set(identity) != {"taskset", "task_id"} or not all(isinstance(text, str) and text for text in texts):
+        raise ValueError("task_id: not an object with the texts 'taskset' and 'task_id'")
+    if not isinstance(task_input, Mapping):
+        raise ValueError("task_input: not an object")
+    fields = {name: value for name, value in task_input.items() if name != _TASK_DATA}
+    nested = task_input.get(_TASK_DATA, {})
+    if not isinstance(nested, Mapping):
+        raise ValueError(f"task_input.{_TASK_DATA}: not an object")
+    outside = {name: value for name, value in row.items() if name not in ("task_id", "task_input")}
+    flat: dict[str, Any] = {}
+    for part in (nested, fields, outside):
+        for name, value in part.items():
+            if flat.setdefault(name, value) != value:
+                raise ValueError(f"task_input: the field {name!r} occurs with two values")
+    return identity["taskset"], flat | {TASK_ID_KEY_NAME: dict(identity)}
 
 
 class EpisodeFailure(EpisodeModel):

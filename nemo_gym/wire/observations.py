@@ -179,6 +179,11 @@ class ModelCallMetadata(ObservationModel):
     finish_reason: str | None = None
     error_category: str | None = None
     latency_ttft_ms: float | None = None
+    client_session_id: str | None = None
+    upstream_attempted: bool | None = None
+    response_source: Literal["upstream", "local"] | None = None
+    upstream_status_code: int | None = None
+    local_response_reason: str | None = None
 
 
 class TrajectoryModelCall(ObservationModel):
@@ -237,7 +242,8 @@ def join_model_call_observations(bundle: AgentObservationBundle, calls: Iterable
     """Return the bundle with each reference to a captured call completed, and with gaps for what does not match.
 
     `calls` are `ModelCallRecord`s. A gap reports a reference that matches no call, several calls or two different ones
-    (by its id and by its response), and calls to which no invocation refers.
+    (by its id and by its response), and calls to which no invocation refers. A call without a reference belongs to the
+    invocation whose id is its `client_session_id`.
     """
     captured = list(calls)
     by_id = {call.model_call_id: call for call in captured}
@@ -271,10 +277,27 @@ def join_model_call_observations(bundle: AgentObservationBundle, calls: Iterable
         )
 
     records = [_with_references(record, complete) for record in bundle.records]
+    _add_calls_of_sessions(records, [call for call in captured if call.model_call_id not in owned], owned)
     unowned = [call.model_call_id for call in captured if call.model_call_id not in owned]
     if unowned:
         gaps.append(ObservationGap(code=OWNERSHIP_GAP, detail=", ".join(unowned)))
     return AgentObservationBundle(source=bundle.source, records=records, gaps=gaps)
+
+
+def _add_calls_of_sessions(records: list[Any], unowned: list[Any], owned: set[str]) -> None:
+    """Refer each unowned call from the invocation whose id is the `client_session_id` of the call; update `owned`."""
+    for position, record in enumerate(records):
+        if not isinstance(record, AgentInvocation):
+            continue
+        calls = [call for call in unowned if getattr(call, "client_session_id", None) == record.invocation_id]
+        if calls:
+            owned.update(call.model_call_id for call in calls)
+            references = [*record.model_calls, *map(_reference_to, calls)]
+            records[position] = record.model_copy(update={"model_calls": references})
+
+
+def _reference_to(call: Any) -> ModelCallRef:
+    return ModelCallRef(model_call_id=call.model_call_id, model_ref=call.model_ref, response_id=call.response_id)
 
 
 def _with_references(record: Any, complete: Any) -> Any:

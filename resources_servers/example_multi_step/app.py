@@ -1,6 +1,5 @@
 """Synonym values: look up one value per synonym, then submit them all, in order, in one call."""
 
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
@@ -52,8 +51,8 @@ def normalize_word(word: str) -> str:
 
 
 def value_of(synonym: str) -> int:
-    """Return the four-digit value of a word: always the same, and nothing a model could work out."""
-    return 1000 + zlib.crc32(normalize_word(synonym).encode()) % 9000
+    """Return the value of a word: the sum of its code points, as in existing rows and stored rollouts."""
+    return sum(map(ord, synonym.strip()))
 
 
 @dataclass(frozen=True)

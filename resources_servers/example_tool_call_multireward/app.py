@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any, ClassVar, Literal, Self
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nemo_gym.base_resources_server import (
     BaseMultiRewardVerifyResponse,
@@ -88,10 +88,13 @@ def only_call(output: Sequence[Any]) -> NeMoGymResponseFunctionToolCall | None:
     return calls[0] if len(calls) == 1 else None
 
 
-def is_same_call(call: NeMoGymResponseFunctionToolCall, tool: str, arguments: ConversionRequest) -> bool:
+def is_same_call(
+    call: NeMoGymResponseFunctionToolCall, tool: str, arguments: ConversionRequest | dict[str, Any]
+) -> bool:
     """Return whether the tool would read the call's arguments as the expected ones."""
     try:
-        return TOOLS[tool].model_validate(parse_tool_arguments(call.arguments)) == arguments
+        values = parse_tool_arguments(call.arguments)
+        return values == arguments if isinstance(arguments, dict) else TOOLS[tool].model_validate(values) == arguments
     except ValueError:  # also pydantic's ValidationError
         return False
 
@@ -122,29 +125,62 @@ class Weights(BaseModel):
             raise ValueError(f"the weights must sum to 1, not {total:g}")
         return self
 
+    def of(self, components: dict[str, float]) -> dict[str, float]:
+        """Return the weights of these components; equal ones if they have none."""
+        weights: dict[str, float] = self.model_dump(include=set(components))
+        return weights if any(weights.values()) else dict.fromkeys(weights, 1.0 / len(weights))
+
     def reward(self, components: dict[str, float]) -> float:
         """Return the weighted sum, divided by the sum of the weights so that rounded weights still reach exactly 1."""
-        weights: dict[str, float] = self.model_dump()
+        weights = self.of(components)
         return math.fsum(weights[name] * components[name] for name in weights) / math.fsum(weights.values())
 
 
 class ConversionConfig(BaseResourcesServerConfig):
     REVERIFY_MODE: ClassVar[ReverifyMode] = ReverifyMode.STATELESS
 
-    weights: Weights
+    weights: Weights = Weights(right_tool=0.25, right_arguments=0.5, answered=0.25)
     tolerance: float = Field(default=0.05, ge=0)
     """Largest distance between the number in the reply and the tool's result: one decimal is enough."""
 
 
-class ConversionRunRequest(BaseRunRequest):
-    expected_tool: Literal["convert_length", "convert_mass", "convert_temperature"]
-    expected_arguments: dict[str, Any]
+class ExpectedCall(BaseModel):
+    """The call of a row written for NeMo Gym; its arguments may be JSON text."""
 
-    def arguments(self) -> ConversionRequest:
-        return TOOLS[self.expected_tool].model_validate(self.expected_arguments)
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    arguments: dict[str, Any]
+
+    @field_validator("arguments", mode="before")
+    @classmethod
+    def _parse_text(cls, arguments: Any) -> Any:
+        return parse_tool_arguments(arguments) if isinstance(arguments, str) else arguments
+
+
+class ConversionRunRequest(BaseRunRequest):
+    expected_tool: str
+    expected_arguments: dict[str, Any]
+    expected_call: ExpectedCall | None = Field(default=None, exclude_if=lambda call: call is None)
+    """In place of the two fields above; the call of a tool that this folder lacks has no result to compare."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_expected_call(cls, row: Any) -> Any:
+        if not isinstance(row, dict) or row.get("expected_call") is None or "expected_tool" in row:
+            return row
+        call = ExpectedCall.model_validate(row["expected_call"])
+        return {**row, "expected_tool": call.name, "expected_arguments": call.arguments}
+
+    def arguments(self) -> ConversionRequest | dict[str, Any]:
+        """Return the expected arguments as the tool reads them; unchanged if this folder lacks the tool."""
+        tool = TOOLS.get(self.expected_tool)
+        return self.expected_arguments if tool is None else tool.model_validate(self.expected_arguments)
 
     @model_validator(mode="after")
     def arguments_fit_the_tool(self) -> Self:
+        if self.expected_tool not in TOOLS and self.expected_call is None:
+            raise ValueError(f"there is no tool {self.expected_tool!r}; there are {', '.join(TOOLS)}")
         self.arguments()
         return self
 
@@ -154,7 +190,8 @@ class ConversionVerifyRequest(ConversionRunRequest, BaseVerifyRequest):
 
 
 class ConversionVerifyResponse(ConversionVerifyRequest, BaseMultiRewardVerifyResponse):
-    expected_answer: float
+    expected_answer: float | None
+    """The result of the expected call; None if this folder lacks its tool."""
     told_answer: float | None
 
 
@@ -185,30 +222,27 @@ class ConversionServer(SimpleResourcesServer):
     async def verify(self, body: ConversionVerifyRequest) -> ConversionVerifyResponse:
         """Grade three steps, each of which counts only after the one before it."""
         call, arguments = only_call(body.response.output), body.arguments()
-        expected, answer = convert(arguments), final_number(body.response.output)
+        expected = None if isinstance(arguments, dict) else convert(arguments)
+        answer = final_number(body.response.output)
         right_tool = call is not None and normalize_tool_name(call.name) == body.expected_tool
         right_arguments = call is not None and right_tool and is_same_call(call, body.expected_tool, arguments)
-        is_near = answer is not None and math.isclose(
-            answer, expected, rel_tol=0.0, abs_tol=self.config.tolerance + 1e-9
-        )
-        components = {
-            "right_tool": float(right_tool),
-            "right_arguments": float(right_arguments),
-            "answered": float(right_arguments and is_near),
-        }
+        components = {"right_tool": float(right_tool), "right_arguments": float(right_arguments)}
+        if expected is not None:
+            distance = math.inf if answer is None else abs(answer - expected)
+            components["answered"] = float(right_arguments and distance <= self.config.tolerance + 1e-9)
         return ConversionVerifyResponse(
             **dict(body),
             expected_answer=expected,
             told_answer=answer,
             reward_components=components,
-            reward_weights=self.config.weights.model_dump(),
+            reward_weights=self.config.weights.of(components),
             reward=self.config.weights.reward(components),
         )
 
     def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:
         components = [rollout["reward_components"] for task in tasks for rollout in task]
-        names = Weights.model_fields if components else ()
-        return {f"mean/reward_components/{name}": fmean(one[name] for one in components) for name in names}
+        values = {name: [one[name] for one in components if name in one] for name in Weights.model_fields}
+        return {f"mean/reward_components/{name}": fmean(numbers) for name, numbers in values.items() if numbers}
 
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in agent_metrics.items() if name.startswith("mean/reward")}

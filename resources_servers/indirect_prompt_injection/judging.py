@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from nemo_gym.base_resources_server import normalize_tool_name
 from nemo_gym.grading.numbers import parse_number
 from nemo_gym.grading.text import normalise_text
-from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseFunctionToolCall
+from nemo_gym.openai_utils import NeMoGymFunctionCallOutput, NeMoGymResponse, NeMoGymResponseFunctionToolCall
 from nemo_gym.wire.call_reply import parse_tool_arguments
 from resources_servers.indirect_prompt_injection.tool import ToolError
 from resources_servers.indirect_prompt_injection.tools import carry_out
@@ -59,6 +59,31 @@ def calls_of(response: NeMoGymResponse, world: World) -> list[ModelCall]:
             else:
                 calls.append(ModelCall(name, arguments, is_done=True))
     return calls
+
+
+def recorded_calls(response: NeMoGymResponse) -> list[ModelCall]:
+    """Return the calls of a response whose tools this folder lacks; those with an output that is no error are done."""
+    outputs = {item.call_id: item.output for item in response.output if isinstance(item, NeMoGymFunctionCallOutput)}
+    return [
+        ModelCall(
+            normalize_tool_name(item.name),
+            _arguments(item.arguments),
+            is_done=item.call_id in outputs and not _is_error(outputs[item.call_id]),
+        )
+        for item in response.output
+        if isinstance(item, NeMoGymResponseFunctionToolCall)
+    ]
+
+
+def _is_error(output: Any) -> bool:
+    """Return whether the output of a tool reports an error: an object with `error`, or a text that begins so."""
+    if not isinstance(output, str):
+        return False
+    try:
+        answer = json.loads(output)
+    except ValueError:
+        return output.lstrip().casefold().startswith("error")
+    return isinstance(answer, dict) and bool(answer.get("error"))
 
 
 def _arguments(text: str) -> Any:

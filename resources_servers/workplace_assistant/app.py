@@ -82,7 +82,8 @@ class WorkplaceRunRequest(BaseRunRequest):
     def _check_reference(self) -> "WorkplaceRunRequest":
         _, problems = replay_calls((call.name, call.arguments) for call in self.ground_truth)
         if problems:
-            raise ValueError(f"`ground_truth` cannot be done: {'; '.join(problems[:3])}")
+            problem = f"`ground_truth` cannot be done in the office of this folder: {'; '.join(problems[:3])}"
+            raise ValueError(f"{problem}; rows for the data of another office need a folder with that data")
         return self
 
 

@@ -1,6 +1,7 @@
 """The gymnasium protocol: reset, steps, a verdict over all steps, one episode per session."""
 
 from typing import Any, ClassVar
+from unittest.mock import MagicMock
 
 import pytest
 from fastapi.testclient import TestClient
@@ -9,7 +10,9 @@ from pydantic import BaseModel
 from nemo_gym.authoring.gymnasium import GymnasiumServer, extract_text, split_turns
 from nemo_gym.authoring.model_replies import text_response
 from nemo_gym.authoring.verifier_cases import offline_server
+from nemo_gym.base_resources_server import BaseResourcesServerConfig
 from nemo_gym.openai_utils import NeMoGymResponse
+from nemo_gym.server_utils import ServerClient
 
 ROW = {"responses_create_params": {"input": "Count down."}, "start": 3}
 
@@ -231,3 +234,58 @@ def test_text_is_read_without_its_reasoning() -> None:
     ]
 
     assert read == ["y", "", ""]
+
+
+class Guessing(GymnasiumServer):
+    """An environment as existing folders write it: a mapping of states, and fields in `verifier_metadata`."""
+
+    async def reset(self, metadata: dict[str, Any], session_id: str) -> tuple[str, dict[str, Any]]:
+        self.session_state[session_id] = {"number": metadata["number"], "left": 2}
+        return "Guess.", {"nested": metadata["verifier_metadata"]}
+
+    async def step(
+        self, action: NeMoGymResponse, metadata: dict[str, Any], session_id: str
+    ) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        state = self.session_state[session_id]
+        state["left"] -= 1
+        is_right = extract_text(action) == str(metadata["number"]) == str(state["number"])
+        return "Again.", float(is_right), is_right, not state["left"], {}
+
+
+def existing_config() -> BaseResourcesServerConfig:
+    return BaseResourcesServerConfig(host="127.0.0.1", port=1, entrypoint="app.py", name="guessing")
+
+
+def test_a_plain_configuration_of_a_resources_server_is_enough() -> None:
+    """Tests of existing environments build their servers with the base class of configurations."""
+    server = Guessing(config=existing_config(), server_client=MagicMock(spec=ServerClient))
+
+    assert (server.config.name, server.config.max_sessions) == ("guessing", 10_000)
+
+
+def test_fields_of_the_verifier_metadata_are_metadata() -> None:
+    """Existing rows have their fields there, and environments read them at either level."""
+    server = Guessing(config=existing_config(), server_client=MagicMock(spec=ServerClient))
+    http = TestClient(server.setup_webserver())
+    row = {"responses_create_params": {"input": "?"}, "verifier_metadata": {"number": 4}}
+
+    assert http.post("/reset", json=row).json()["info"] == {"nested": {"number": 4}}
+    answers = [
+        http.post("/step", json={**row, "response": text_response(text)}).json()["reward"] for text in ("3", "4")
+    ]
+
+    assert answers == [0.0, 1.0]
+    assert http.post("/verify", json={**row, "response": text_response("4")}).json()["reward"] == 1.0
+    assert not server.session_state
+
+
+def test_the_mapping_of_states_holds_the_states_of_the_episodes() -> None:
+    """A state that outlived its episode would fill the memory of a long run."""
+    server = Guessing(config=existing_config(), server_client=MagicMock(spec=ServerClient))
+    server.session_state["s"] = {"left": 1}
+
+    assert (dict(server.session_state), server.load_state("s")) == ({"s": {"left": 1}}, {"left": 1})
+    assert server.session_state.pop("s") == {"left": 1}
+    with pytest.raises(KeyError):
+        server.session_state.pop("s")
+    assert server.session_state.get("missing") is None

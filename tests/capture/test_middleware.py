@@ -9,8 +9,10 @@ from typing import Any
 
 import aiohttp
 import pytest
+from starlette.requests import Request
 from yarl import URL
 
+from nemo_gym.base_responses_api_model import start_model_execution
 from nemo_gym.capture.middleware import CallCaptureMiddleware
 from nemo_gym.capture.record import ModelCallRecord
 from nemo_gym.capture.store import CaptureStore
@@ -33,7 +35,13 @@ def answering(body: bytes, *, status: int = 200, headers: tuple[tuple[bytes, byt
     return app
 
 
-async def call(app: App, path: str = "/v1/responses", method: str = "POST", body: bytes = b'{"input": "hi"}') -> bytes:
+async def call(
+    app: App,
+    path: str = "/v1/responses",
+    method: str = "POST",
+    body: bytes = b'{"input": "hi"}',
+    headers: tuple[tuple[bytes, bytes], ...] = (),
+) -> bytes:
     """What a caller receives, in full."""
     received = bytearray()
 
@@ -43,7 +51,7 @@ async def call(app: App, path: str = "/v1/responses", method: str = "POST", body
     async def send(message: Message) -> None:
         received.extend(message.get("body", b""))
 
-    await app({"type": "http", "method": method, "path": path, "headers": []}, receive, send)
+    await app({"type": "http", "method": method, "path": path, "headers": list(headers)}, receive, send)
     return bytes(received)
 
 
@@ -257,3 +265,37 @@ async def test_bodies_nobody_can_read_are_kept_as_text(tmp_path: Path, body: byt
     (record,) = store.read("3-1").records
     assert record.error_category == "capture_parse_error"
     assert record.request is None
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [((), None), ((b"s1",), "s1"), ((b"s1", b"s1"), "s1"), ((b"s1", b"s2"), None), ((b" ",), None)],
+)
+@pytest.mark.asyncio
+async def test_the_session_of_the_client_is_recorded_if_it_is_unambiguous(
+    tmp_path: Path, values: tuple[bytes, ...], expected: str | None
+) -> None:
+    """It says which agent made a call; a wrong one would attribute the call to another agent."""
+    app, store = capturing_app(answering(b"{}"), tmp_path)
+
+    await call(app, headers=tuple((b"X-Session-Id", value) for value in values))
+
+    assert store.read("3-1").records[0].client_session_id == expected
+
+
+@pytest.mark.asyncio
+async def test_the_outcome_that_a_server_reports_is_recorded(tmp_path: Path) -> None:
+    """An answer that the server made itself says nothing about the endpoint."""
+
+    async def refusing(scope: Any, receive: Any, send: Any) -> None:
+        outcome = start_model_execution(Request(scope), upstream_attempted=False)
+        outcome.response_source, outcome.local_response_reason = "local", "context overflow"
+        await answering(b"{}", status=400)(scope, receive, send)
+
+    app, store = capturing_app(refusing, tmp_path)
+
+    await call(app)
+
+    (record,) = store.read("3-1").records
+    assert (record.upstream_attempted, record.response_source) == (False, "local")
+    assert (record.upstream_status_code, record.local_response_reason) == (None, "context overflow")

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,7 @@ NEWER_TREE = Path(__file__).parent / "newer_tree"
 NEWER_SUITES = {
     "environment_servers/one_turn": 2,
     "resources_servers/counter": 4,
+    "resources_servers/number_guess": 2,
     "resources_servers/word_count": 4,
     "responses_api_agents/sandboxed_agent": 4,
     "responses_api_models/echo_model": 1,
@@ -99,16 +101,33 @@ def test_the_configuration_and_rows_of_the_newest_release_are_prepared(newer_tre
     (prepared,) = (newer_tree / "out").glob("*.jsonl")
     rows = [json.loads(line) for line in prepared.read_text().splitlines()]
     assert [row["agent_ref"]["name"] for row in rows] == ["word_count_simple_agent"] * 2
+    assert [row["task_source"] for row in rows] == ["word_count"] * 2
 
 
-def test_a_run_with_a_search_folder_scores_rows_that_name_only_their_source(newer_tree: Path, tmp_path: Path):
+def as_row_of_a_source(row: dict[str, Any], number: int) -> dict[str, Any]:
+    return {**row, "task_source": "word_count"}
+
+
+def as_task_with_identity(row: dict[str, Any], number: int) -> dict[str, Any]:
+    parameters = row.pop("responses_create_params")
+    task_input = {"responses_create_params": parameters, "task_data": row}
+    return {"task_id": {"taskset": "words", "task_id": f"t{number}"}, "task_input": task_input}
+
+
+@pytest.mark.parametrize(
+    ("form", "options"),
+    [(as_row_of_a_source, []), (as_task_with_identity, ["+environment_server_routes.words=word_count"])],
+)
+def test_a_run_with_a_search_folder_scores_rows_without_an_agent(
+    newer_tree: Path, tmp_path: Path, form: Any, options: list[str]
+):
     """The servers import their tree by full path; `--search-dir` must reach them, not only the command."""
     example = (newer_tree / "resources_servers" / "word_count" / "data" / "example.jsonl").read_text().splitlines()
-    rows = [{**json.loads(line), "task_source": "word_count"} for line in example]
+    rows = [form(json.loads(line), number) for number, line in enumerate(example)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = [sys.executable, "-m", "nemo_gym.cli.main", "eval", "run", "--model-type", "scripted_model"]
     command += ["--config", "resources_servers/word_count/configs/word_count.yaml", "--search-dir", str(newer_tree)]
-    command += ["--input", "rows.jsonl", "--output", "out.jsonl"]
+    command += ["--input", "rows.jsonl", "--output", "out.jsonl", *options]
     command += ["policy_model.responses_api_models.scripted_model.script=[{text: one two three}]"]
     env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "NEMO_GYM_EXTRA_ROOTS")}
 
@@ -125,6 +144,21 @@ def test_a_run_with_a_search_folder_scores_rows_that_name_only_their_source(newe
     results = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert sorted(result["reward"] for result in results) == [0.0, 1.0]
     assert {result["agent_ref"]["name"] for result in results} == {"word_count_simple_agent"}
+
+
+def test_a_game_of_a_foreign_folder_is_run(newer_tree: Path, tmp_path: Path):
+    """Its server has a plain configuration and its own fields in `verifier_metadata`; all must pass the agent."""
+    command = [sys.executable, "-m", "nemo_gym.cli.main", "eval", "run", "--resources-server", "number_guess"]
+    command += ["--model-type", "scripted_model", "--output", str(tmp_path / "out.jsonl")]
+    command += ["policy_model.responses_api_models.scripted_model.script=[{text: '4'}]"]
+
+    done = subprocess.run(
+        command, cwd=newer_tree, env=environment(newer_tree), capture_output=True, text=True, timeout=180
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert sorted(result["reward"] for result in results) == [0.0, 1.0]
 
 
 def test_a_run_uses_the_datasets_of_a_resources_server(newer_tree: Path):

@@ -98,6 +98,16 @@ def test_any_name_of_an_agent_is_written_as_json(tmp_path_factory, name):
     assert json.loads(result.written)["agent_ref"]["name"] == name
 
 
+@pytest.mark.parametrize("own", [{}, {"task_source": "sums"}, {"task_source": "other"}, {"agent_ref": {"name": "b"}}])
+def test_rows_of_a_resources_server_name_it(path, own):
+    """Newer collectors choose the agent by the instance that declares the dataset, not by `agent_ref`."""
+    result = prepare(path, json.dumps({**ROW, **own}).encode(), task_source="sums")
+
+    row = json.loads(result.written)
+    assert (row["task_source"], row["agent_ref"]["name"]) == ("sums", "sums_agent")
+    assert result.other_agents.total() == ("agent_ref" in own)
+
+
 def test_repeats_stand_next_to_each_other(path):
     """The rollouts of a task are collected as a group, in the order of the rows."""
     content = b"".join(json.dumps({**ROW, "id": number}).encode() + b"\n" for number in range(2))

@@ -1,6 +1,7 @@
 """The datasets of a run and their missing files are known before any row is read."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,12 @@ class TestStampedRows:
 
         expected = [(0, "a"), (0, "a"), (1, "own"), (1, "own"), (2, "a"), (2, "a")]
         assert [(row["id"], row["agent_ref"]["name"]) for row in rows] == expected
+
+    def test_rows_of_a_resources_server_name_it(self, path):
+        """Newer collectors choose the agent by it, and `agent_map` may name it."""
+        rows = [json.loads(line) for line in stamp_rows([replace(self.source(path), task_source="sums")])]
+
+        assert {row["task_source"] for row in rows} == {"sums"}
 
     def test_a_slice_takes_only_its_rows(self, path):
         """The configuration selects the rows of a dataset."""

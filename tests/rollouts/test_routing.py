@@ -1,5 +1,7 @@
 """Rows go to the agents that they or the options name."""
 
+import json
+import re
 from typing import Any
 
 import pytest
@@ -76,3 +78,55 @@ def test_every_agent_of_a_fanned_out_row_gets_rollouts_of_its_own() -> None:
     unknown = PlanOptions(routes=routes, agents=AgentNames(["a"]))
     with pytest.raises(InputRowsError, match="unknown agent 'b'"):
         list(plan_jobs(lines, unknown, source="rows.jsonl"))
+
+
+TASK = {
+    "task_id": {"taskset": "sums", "task_id": "t1"},
+    "task_input": {"responses_create_params": {"input": "2+2?"}, "task_data": {"answer": 4}, "level": 1},
+    "_ng_task_index": 7,
+}
+
+
+def plan(*rows: dict[str, Any], **options: Any) -> list[dict[str, Any]]:
+    config = RolloutCollectionConfig(input_jsonl_fpath="rows.jsonl", output_jsonl_fpath="out.jsonl", **options)
+    servers = {**SERVERS, "environment_server_routes": {"sums": "v"}}
+    choice = PlanOptions(routes=AgentRoutes.from_options(config, servers), agents=AgentNames(["a", "b"]))
+    lines = [(number, json.dumps(row).encode()) for number, row in enumerate(rows, start=1)]
+    return [job.row for job in plan_jobs(lines, choice, source="rows.jsonl")]
+
+
+def test_a_task_with_an_identity_is_sent_as_a_flat_row_to_the_agent_of_its_set() -> None:
+    """Newer releases write such rows; agents and verifiers read the fields of the task at the top level."""
+    (row,) = plan(TASK)
+
+    assert row["agent_ref"]["name"] == "a"
+    assert (row["answer"], row["level"], row["_ng_task_index"]) == (4, 1, 7)
+    assert row["responses_create_params"] == {"input": "2+2?"}
+    assert row["_ng_task_id"] == TASK["task_id"]
+    assert not {"task_id", "task_input", "task_data"} & row.keys()
+
+
+def test_a_task_of_a_set_without_a_route_names_the_key_that_adds_one() -> None:
+    """The message about `agent_ref` would not say what is missing in a row of this form."""
+    foreign = {**TASK, "task_id": {"taskset": "games", "task_id": "t1"}}
+
+    with pytest.raises(InputRowsError, match=r"environment_server_routes\.games"):
+        plan(foreign)
+
+    assert plan(foreign, agent_map={"_default": "b"})[0]["agent_ref"]["name"] == "b"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"task_id": {"taskset": "sums"}}, "task_id: not an object with the texts"),
+        ({"task_input": None}, "task_input: not an object"),
+        ({"task_input": {"task_data": []}}, "task_input.task_data: not an object"),
+        ({"task_input": {"task_data": {"level": 1}, "level": 2}}, "'level' occurs with two values"),
+        ({"task_input": {"task_data": {"level": 1}}}, "no object 'responses_create_params'"),
+    ],
+)
+def test_an_invalid_task_is_a_problem_of_its_row(change: dict[str, Any], problem: str) -> None:
+    """A field with two values would be graded by whichever is read first."""
+    with pytest.raises(InputRowsError, match=re.escape(problem)):
+        plan({**TASK, **change})

@@ -114,6 +114,22 @@ def test_references_to_captured_calls_are_completed_and_what_does_not_match_is_a
     ]
 
 
+def test_a_call_without_a_reference_belongs_to_the_invocation_of_its_session():
+    """Programs that see no ids of model calls still name their session in every request."""
+    calls = [record("c1", 0), record("c2", 1, response_id="r2"), record("c3", 2), record("c4", 3)]
+    for call, session in zip(calls, ("sub", "sub", "elsewhere", "main"), strict=True):
+        call.client_session_id = session
+    main = invocation("main", None, ModelCallRef(model_call_id="c1"))
+
+    joined = join_model_call_observations(
+        AgentObservationBundle(source="a", records=[main, invocation("sub", "main")]), calls
+    )
+
+    references = {one.invocation_id: [call.model_call_id for call in one.model_calls] for one in joined.invocations()}
+    assert references == {"main": ["c1", "c4"], "sub": ["c2"]}
+    assert [(gap.code, gap.detail) for gap in joined.gaps] == [("model_call_ownership_unavailable", "c3")]
+
+
 def test_a_tool_call_cannot_end_before_it_starts_and_assignments_are_checked():
     """A wrong clock would give negative durations in every report."""
     with pytest.raises(ValidationError, match="before started_at"):

@@ -335,7 +335,9 @@ def _checked_rows(sources: Sequence[DatasetSource]) -> Iterator[bytes]:
     for source, span in zip(sources, spans, strict=True):
         problems, lines_before = RowProblems(), span.lines_before
         for chunk in span.chunks(CHUNK_BYTES):
-            part = preparer.prepare(ChunkSpec(chunk, source.agent, source.config.num_repeats, source.prompt))
+            repeats = source.config.num_repeats
+            spec = ChunkSpec(chunk, source.agent, repeats, source.prompt, task_source=source.task_source)
+            part = preparer.prepare(spec)
             problems.merge(part.problems, after=lines_before)
             lines_before += part.lines
             done += chunk.end - chunk.start

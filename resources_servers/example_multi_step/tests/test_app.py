@@ -86,10 +86,20 @@ def test_the_tools_answer_without_grading(http: TestClient) -> None:
 
 def test_the_thesaurus_has_no_ambiguous_word_or_value() -> None:
     """Two equal values would hide a wrong order; a word in two entries would have two positions."""
-    words = [*THESAURUS, *(word for entry in THESAURUS.values() for word in entry)]
+    synonyms = [word for entry in THESAURUS.values() for word in entry]
+    words = [*THESAURUS, *synonyms]
 
     assert len(set(words)) == len(words)
-    assert len({value_of(word) for word in words}) == len(words)
+    assert len({value_of(word) for word in synonyms}) == len(synonyms)
+
+
+def test_values_are_those_of_existing_rollouts(http: TestClient) -> None:
+    """Rollouts written for NeMo Gym have the sums of code points, so another value would score them 0."""
+    assert http.post(f"/{LOOKUP}", json={"synonym": "Blazing"}).json()["synonym_value"] == 711
+    row = {**ROW, "id": 1, "expected_synonyms": ["Blazing"], "expected_synonym_values": [711]}
+    lookup = tool_call(LOOKUP, {"synonym": "Blazing"}, {"synonym": "Blazing", "synonym_value": 711})
+
+    assert verify_reply(http, row, [*lookup, *submission({"synonym_values": [711]})])["reward"] == 1.0
 
 
 def test_no_prompt_contains_a_value() -> None:

@@ -67,6 +67,45 @@ def test_each_step_earns_its_weight(http: TestClient, reply: Reply, expected: tu
     )
 
 
+def expected_call(name: str, arguments: Any) -> dict[str, Any]:
+    return {"responses_create_params": ROW["responses_create_params"], "expected_call": call_of(name, arguments)}
+
+
+def call_of(name: str, arguments: Any) -> dict[str, Any]:
+    return {"type": "function_call", "name": name, "arguments": arguments}
+
+
+@pytest.mark.parametrize("arguments", [ARGUMENTS, json.dumps(ARGUMENTS)], ids=["object", "text"])
+def test_an_existing_row_names_the_expected_call(arguments: Any) -> None:
+    """Rows written for NeMo Gym have one field for tool and arguments, and their configuration has no weights."""
+    http, row = offline_client(ConversionServer), expected_call("convert_length", arguments)
+
+    assert verify_reply(http, row, [*convert_call(), message(str(RESULT))])["reward"] == 1.0
+    assert verify_reply(http, row, convert_call())["reward"] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "reward"),
+    [("get_weather", {"city": "Rome"}, 1.0), ("get_weather", {"city": "Oslo"}, 1 / 3), ("get_time", {}, 0.0)],
+)
+def test_the_call_of_a_foreign_tool_is_graded_without_a_result(name: str, arguments: Any, reward: float) -> None:
+    """A component that cannot be measured must neither pay nor cost."""
+    http, row = offline_client(ConversionServer), expected_call("get_weather", {"city": "Rome"})
+
+    verdict = verify_reply(http, row, [*tool_call(name, arguments, "ok"), message("12")])
+
+    assert verdict["reward"] == pytest.approx(reward)
+    assert set(verdict["reward_components"]) == set(verdict["reward_weights"]) == {"right_tool", "right_arguments"}
+
+
+def test_a_component_without_weight_leaves_the_others_equal() -> None:
+    """The reward of a foreign call must not be a division by zero."""
+    http = offline_client(ConversionServer, weights={"right_tool": 0, "right_arguments": 0, "answered": 1})
+    row = expected_call("get_weather", {"city": "Rome"})
+
+    assert verify_reply(http, row, tool_call("get_weather", {"city": "Oslo"}, "ok"))["reward"] == 0.5
+
+
 def test_the_weights_decide_the_value_of_a_step() -> None:
     """They are configuration: the user chooses what to train for."""
     http = offline_client(ConversionServer, weights={"right_tool": 0.1, "right_arguments": 0.2, "answered": 0.7})
