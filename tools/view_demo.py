@@ -27,6 +27,9 @@ from tools.view_demo_tasks import SPECIAL_TASK, DemoTask, demo_task, special_con
 
 MODEL = "qwen3-32b"
 REPEATS = 8
+DEMO_TASKS = 96
+LIVE_MINUTES = 46
+"""Age of the run in progress."""
 STARTED = datetime(2026, 11, 16, 22, 4, tzinfo=UTC)
 FAILURES = (
     ("model_refused", "model", "policy_model", 401, "Incorrect API key provided."),
@@ -40,7 +43,7 @@ COMMAND = (
 PRICES = {MODEL: {"input": 0.3, "output": 1.2, "cached_input": 0.05}}
 
 
-def write_demo_runs(folder: Path, tasks: int = 96) -> list[Path]:
+def write_demo_runs(folder: Path, tasks: int = DEMO_TASKS) -> list[Path]:
     """Write a finished run, its baseline and a run in progress below `folder`; return their outputs."""
     output = write_demo_run(folder / "nightly-mix", tasks, skill=0.56, seed=1)
     baseline = write_demo_run(
@@ -88,7 +91,7 @@ def write_demo_run(
 def write_live_run(folder: Path, tasks: int) -> Path:
     """Write a run of which a third has ended; its lock names this process, so that the viewer sees it running."""
     now = datetime.now(UTC)
-    started = now - timedelta(minutes=46)
+    started = now - timedelta(minutes=LIVE_MINUTES)
     output = write_demo_run(folder, tasks, skill=0.55, seed=3, start=started, done=0.36)
     lock_path_for(output).write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
     write_live_state(output, tasks, started)
@@ -98,16 +101,17 @@ def write_live_run(folder: Path, tasks: int) -> Path:
 def write_live_state(output: Path, tasks: int, started: datetime) -> None:
     """Write what a collector tells about its run while it runs."""
     now, planned = datetime.now(UTC), tasks * REPEATS
-    done = output.read_bytes().count(b"\n")
+    done = sum(path.read_bytes().count(b"\n") for path in (output, failures_path_for(output)))
     waits = (
-        (34, 2, "math_with_code", 252.0, "policy_model /v1/responses"),
-        (36, 0, "workplace_assistant", 170.0, "email_search_emails"),
-        (37, 1, "bird_sql", 91.0, "bird_sql /verify"),
-        (38, 3, "math_with_code", 58.0, "policy_model /v1/responses"),
+        (34, 2, "math_with_code", 252.0, "policy_model /v1/responses", "rate limited (429), retry 3 after 8 s"),
+        (36, 0, "workplace_assistant", 170.0, "workplace_assistant /email_search_emails", None),
+        (37, 1, "bird_sql", 91.0, "bird_sql /verify", None),
+        (38, 3, "math_with_code", 58.0, "policy_model /v1/responses", "rate limited (429), waits for a slot"),
     )
     oldest = [
         {"task": task, "rollout": repeat, "agent": agent, "seconds": seconds, "waits_for": waits_for}
-        for task, repeat, agent, seconds, waits_for in waits
+        | ({"reason": reason} if reason else {})
+        for task, repeat, agent, seconds, waits_for, reason in waits
     ]
     live_path_for(output).write_text(
         json.dumps(
@@ -121,9 +125,18 @@ def write_live_state(output: Path, tasks: int, started: datetime) -> None:
                 "queued": max(0, planned - done - 24),
                 "rate": {"per_minute": 6.1, "earlier_per_minute": 6.6},
                 "left": {"seconds": 4700.0, "low": 4100.0, "high": 6200.0},
-                "minutes": [{"minute": minute, "done": 4 + (minute * 7) % 5} for minute in range(46)],
+                "minutes": [
+                    {"minute": minute, "done": 4 + (minute * 7) % 5, "rejected": minute > 38}
+                    for minute in range(LIVE_MINUTES)
+                ],
                 "oldest": oldest,
-                "phases": {"model": 15, "tools": 5, "verify": 3, "agent": 1},
+                "waiting": {
+                    "policy_model /v1/responses": 15,
+                    "workplace_assistant /email_search_emails": 5,
+                    "bird_sql /verify": 3,
+                    "agent math_with_code": 1,
+                },
+                "rejections": [{"server": "policy_model", "status": 429, "rollouts": 9}],
             }
         )
     )

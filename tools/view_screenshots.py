@@ -1,4 +1,4 @@
-"""Take pictures of every page of the viewer: `python -m tools.view_screenshots [--docs] [folder]`.
+"""Take pictures of every page of the viewer: `python -m tools.view_screenshots [--docs] [--only PAGE] [folder]`.
 
 The pages show made-up runs (`tools.view_demo`) at 1,440, 1,024 and 390 pixels in both themes. `--docs` replaces the
 pictures of the README and the documentation instead. It needs playwright and a Chromium (GYM_TEST_BROWSER chooses one).
@@ -10,8 +10,9 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from nemo_gym.launch.ports import listen
 from nemo_gym.rollouts.run_files import RunFiles
 from nemo_gym.view.database import RunDatabase
 from nemo_gym.view.server import view_app
-from tools.view_demo import write_demo_runs
+from tools.view_demo import DEMO_TASKS, LIVE_MINUTES, write_demo_runs, write_live_state
 from tools.view_demo_tasks import SPECIAL_TASK
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,26 +64,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.view_screenshots", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=Path("view-screenshots"), help="folder of the pictures")
     parser.add_argument("--docs", action="store_true", help="replace the pictures in docs/images")
+    parser.add_argument("--only", action="append", choices=PAGES, help="page to take; all pages by default")
     options = parser.parse_args(arguments)
     folder: Path = ROOT / "docs" / "images" if options.docs else options.folder
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch, served_demo(Path(scratch)) as (url, pages), chromium() as browser:
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        served_demo(Path(scratch)) as (url, pages, refresh),
+        chromium() as browser,
+    ):
         if options.docs:
             for name, page in DOCS.items():
                 take_picture(browser, url, pages[page], folder / f"{name}.png", 1280, "light")
         else:
             for width in WIDTHS:
                 for theme in THEMES:
-                    for name, place in pages.items():
+                    for name in options.only or pages:
+                        place = pages[name]
+                        refresh()
                         take_picture(browser, url, place, folder / f"{name}-{width}-{theme}.png", width, theme)
     return 0
 
 
 @contextmanager
-def served_demo(folder: Path) -> Iterator[tuple[str, dict[str, tuple[str, str]]]]:
-    """Serve the made-up runs; yield the address of the viewer and its pages."""
+def served_demo(folder: Path) -> Iterator[tuple[str, dict[str, tuple[str, str]], Callable[[], None]]]:
+    """Serve the made-up runs; yield the address of the viewer, its pages and a function that renews the live file."""
     databases = []
-    for number, output in enumerate(write_demo_runs(folder / "results")):
+    outputs = write_demo_runs(folder / "results")
+    for number, output in enumerate(outputs):
         database = RunDatabase(RunFiles(output), folder / f"{number}.sqlite")
         database.build()
         databases.append(database)
@@ -90,12 +99,17 @@ def served_demo(folder: Path) -> Iterator[tuple[str, dict[str, tuple[str, str]]]
     pages = dict(PAGES)
     address = f"#/run/0/rollout/{failed['task']}/{failed['rollout']}?where=outcome+%3D%3D+%22failed%22"
     pages["failed"] = (address, PAGES["failed"][1])
+    started = datetime.now(UTC) - timedelta(minutes=LIVE_MINUTES)
+
+    def refresh() -> None:
+        write_live_state(outputs[-1], DEMO_TASKS, started)  # the viewer does not believe an old one
+
     with listen("view", "127.0.0.1", 0) as listener:
         server = uvicorn.Server(uvicorn.Config(view_app(databases), log_level="error", lifespan="on"))
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
         thread.start()
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/", pages
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/", pages, refresh
         finally:
             server.should_exit = True
             thread.join(20)

@@ -8,7 +8,6 @@ successful answers raise the limit again.
 
 import asyncio
 import json
-import math
 import random
 import re
 import time
@@ -21,7 +20,7 @@ from typing import Any, Literal, TypeVar, cast
 from urllib.parse import urlsplit
 
 from aiohttp import ClientPayloadError, ClientResponse, ClientResponseError, TooManyRedirects
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError
 from pydantic_core import from_json
 
 from nemo_gym.config.secret_text import mask_text
@@ -30,8 +29,9 @@ from nemo_gym.convert.answer_repair import validate_or_repair
 from nemo_gym.convert.json_access import new_id
 from nemo_gym.errors import DeadlineExceeded, GymError, ModelAnswerTooLarge, ModelFailed, ServerUnreachable
 from nemo_gym.transport import deadlines, http_sessions
+from nemo_gym.transport.adaptive_limit import AdaptiveLimit
 from nemo_gym.transport.client_response import LocalResponse, is_ok, raise_for_status, read_body
-from nemo_gym.transport.event_loop import SlotQueue
+from nemo_gym.transport.endpoint_waits import reporting_wait, retry_reason, slot_reason
 from nemo_gym.transport.event_reader import OnEvent, ReadAnswer, event_reader, is_after_events
 from nemo_gym.transport.http import send, with_header
 from nemo_gym.transport.large_bodies import (
@@ -46,7 +46,7 @@ from nemo_gym.transport.large_bodies import (
 from nemo_gym.transport.rejection_notice import RejectionNotice
 from nemo_gym.transport.response_errors import is_quota_used_up
 from nemo_gym.transport.retries import MODEL_CALL, OVERLOAD_STATUSES, describe_error, next_pause, parse_retry_after
-from nemo_gym.transport.shared_semaphore import SharedSemaphore, claim_semaphore
+from nemo_gym.transport.shared_semaphore import claim_semaphore
 from nemo_gym.wire.call_reply import replace_surrogates
 
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
@@ -59,9 +59,6 @@ TRUNCATED_BODY_ATTEMPTS = 3
 """Maximum attempts when the connection is lost in the middle of an answer."""
 
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
-
-MAX_PAUSE_SECONDS = 60.0
-"""Maximum seconds for which the `Retry-After` of one answer pauses the other calls."""
 
 _MODEL_CALL_WITHOUT_OVERLOAD = replace(
     MODEL_CALL, statuses=MODEL_CALL.statuses - OVERLOAD_STATUSES, retry_after_statuses=frozenset()
@@ -245,119 +242,6 @@ def _parse_json(body: bytes) -> Any:
         return from_json(replace_surrogates(text), allow_inf_nan=True)
 
 
-class AdaptiveLimit:
-    """Adaptive concurrency limit for one endpoint: FIFO slots, at most `max_concurrent` (None: no maximum).
-
-    A rejection (429 or 503) halves the limit. Rejections of calls sent before the last reduction do not reduce it
-    again; `generation`, the number of reductions when a call was sent, identifies them. Below the safe limit each
-    success adds a slot, so that an endpoint recovers quickly after a restart; above it, about as many successes as
-    there are slots add one. An object serves one event loop at a time. With `shared`, processes share the slots and
-    the `Retry-After` pause.
-    """
-
-    def __init__(
-        self,
-        max_concurrent: int | None = None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        shared: SharedSemaphore | None = None,
-    ) -> None:
-        self._shared = shared
-        self._max_limit = math.inf if max_concurrent is None else float(max_concurrent)
-        self._current = self._max_limit
-        self._safe_limit = self._max_limit  # the limit after the last reduction that followed a successful answer
-        self._had_success = True  # since the last reduction
-        self._clock = clock
-        self._in_flight = 0
-        self._generation = 0
-        self._pause_ends = 0.0
-        self._queue = SlotQueue()
-
-    @property
-    def current(self) -> float:
-        """Current concurrency limit; infinite without a limit."""
-        return self._current
-
-    @property
-    def in_flight(self) -> int:
-        return self._in_flight
-
-    def try_enter(self) -> int | None:
-        """Acquire a slot without waiting; return the generation for `record_rejection`, or None if no slot is free."""
-        if self._in_flight >= self._current or self._queue or self._pause_ends:
-            return None
-        if self._shared and (self._shared.pause_ends > self._clock() or not self._shared.try_acquire()):
-            return None
-        self._in_flight += 1
-        return self._generation
-
-    async def enter(self) -> int:
-        """Wait for a slot and the end of a pause; return the generation for `record_rejection`."""
-        if self._in_flight < self._current and not self._queue:
-            self._in_flight += 1
-        else:
-            await self._queue.wait(self._release_slot)
-        if self._shared:
-            try:
-                await self._shared.acquire()
-            except asyncio.CancelledError:
-                self._release_slot()
-                raise
-        if self._pause_ends or self._shared:
-            await self._wait_for_pause_end()
-        return self._generation
-
-    def leave(self) -> None:
-        """Release the slot that `enter` or `try_enter` acquired."""
-        if self._shared:
-            self._shared.release()
-        self._release_slot()
-
-    def _release_slot(self) -> None:
-        """Release a slot of this process, but not of the shared semaphore; grant free slots to waiting calls."""
-        self._in_flight -= 1
-        while self._in_flight < self._current and self._queue.grant():
-            self._in_flight += 1
-
-    def record_success(self) -> None:
-        """Raise the limit after a successful answer: by 1 below the safe limit, by a fraction above it."""
-        self._had_success = True
-        if self._current < self._max_limit:
-            step = 1.0 if self._current < self._safe_limit else 1.0 / self._current
-            self._current = min(self._max_limit, self._current + step)
-
-    def record_rejection(self, generation: int, retry_after: float | None = None) -> None:
-        """Halve the limit after a rejection, unless it was reduced since the call of this `generation` was sent.
-
-        If fewer calls are in flight than the limit allows, their number is halved. `retry_after` pauses all calls for
-        that many seconds.
-        """
-        if generation == self._generation:
-            self._generation += 1
-            self._current = max(1.0, min(self._current, float(self._in_flight)) / 2)
-            if self._had_success:
-                self._safe_limit = self._current
-            self._had_success = False
-        if retry_after:
-            self._pause_ends = max(self._pause_ends, self._clock() + min(retry_after, MAX_PAUSE_SECONDS))
-            if self._shared:
-                self._shared.pause_until(self._pause_ends)
-
-    async def _wait_for_pause_end(self) -> None:
-        """Wait until the pauses of this process and of the processes that share the semaphore end."""
-        try:
-            while (left := self._pause_seconds_left()) > 0:  # noqa: ASYNC110 - a pause has an end time, not an event
-                # Jitter keeps the calls from resuming simultaneously.
-                await asyncio.sleep(left * random.uniform(1.0, 1.1))
-        except asyncio.CancelledError:
-            self.leave()
-            raise
-        self._pause_ends = 0.0
-
-    def _pause_seconds_left(self) -> float:
-        return max(self._pause_ends, self._shared.pause_ends if self._shared else 0.0) - self._clock()
-
-
 class PacedOpenAI(NeMoGymAsyncOpenAI):
     """The OpenAI client of a model server: applies an `AdaptiveLimit` and attributes failures to the server.
 
@@ -370,6 +254,7 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
     default_query: dict[str, str] = Field(default_factory=dict)
     """Query parameters added to every call."""
     key_header: Literal["authorization", "api-key"] = "authorization"
+    _last_rejection: int | None = PrivateAttr(default=None)
 
     def model_post_init(self, context: Any, /) -> None:
         super().model_post_init(context)
@@ -398,7 +283,8 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
         while True:
             generation = self.limit.try_enter()
             if generation is None:
-                generation = await self._enter()
+                with reporting_wait(self.name, path, slot_reason(self._last_rejection)):
+                    generation = await self._enter()
             try:
                 answer = await super()._call(method, path, root=root, **options)
                 self.limit.record_success()
@@ -412,6 +298,7 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
                 retry_after = _retry_after(rejection)
                 self.limit.record_rejection(generation, retry_after)
                 rejections, first_rejection_at = rejections + 1, first_rejection_at or time.monotonic()
+                self._last_rejection = status = rejection.status
                 pause = _pause_after_rejection(rejections, first_rejection_at, retry_after)
                 if pause is None:
                     raise
@@ -420,7 +307,8 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
                 raise self._attribute(failure) from failure.__cause__
             finally:
                 self.limit.leave()
-            await asyncio.sleep(pause)
+            with reporting_wait(self.name, path, retry_reason(status, rejections, pause)):
+                await asyncio.sleep(pause)
 
     async def _request(self, **options: Any) -> ClientResponse:
         """Send one request with the headers and query parameters of the server; rejections are not retried here."""

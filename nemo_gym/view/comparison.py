@@ -12,7 +12,7 @@ from nemo_gym.view.summary import run_entry, statistics_of
 
 MAX_FLIPS = 500
 MAX_LABEL_VALUES = 24
-_FACTS_OF_RUN = ("number", "name", "title", "model", "environment", "started_at", "rollouts", "state", "cost")
+_FACTS_OF_RUN = ("number", "name", "title", "model", "environment", "started_at", "rollouts", "state", "cost", "data")
 
 
 def run_scores(run: RunDatabase) -> RunScores:

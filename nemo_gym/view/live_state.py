@@ -63,6 +63,8 @@ def _live_facts(live: Mapping[str, Any]) -> dict[str, Any]:
     facts |= {"seconds": live["seconds"]} if isinstance(live.get("seconds"), int | float) else {}
     facts |= {name: live[name] for name in ("rate", "left") if isinstance(live.get(name), dict)}
     facts |= _minutes(live) | _phases(live.get("waiting"))
+    if isinstance(live.get("rejections"), list):
+        facts["rejections"] = [one for one in live["rejections"] if _is_rejection(one)]
     if isinstance(live.get("oldest"), list):
         facts["oldest"] = [_with_phase(one) for one in live["oldest"] if isinstance(one, dict)]
     return facts
@@ -74,12 +76,22 @@ def _minutes(live: Mapping[str, Any]) -> dict[str, Any]:
         start = datetime.fromisoformat(live["started_at"])
         return {
             "minutes": [
-                {"at": (start + timedelta(minutes=one["minute"])).isoformat(timespec="seconds"), "done": one["done"]}
+                {
+                    "at": (start + timedelta(minutes=one["minute"])).isoformat(timespec="seconds"),
+                    "done": one["done"],
+                    "rejected": one.get("rejected") is True,
+                }
                 for one in live["minutes"]
             ]
         }
-    except (TypeError, KeyError, ValueError, OverflowError):
+    except (TypeError, KeyError, ValueError, OverflowError, AttributeError):
         return {}
+
+
+def _is_rejection(entry: Any) -> bool:
+    """Return whether an entry names a server, the status of its rejections and the number of waiting rollouts."""
+    types = {"server": str, "status": int, "rollouts": int}
+    return isinstance(entry, dict) and all(isinstance(entry.get(name), kind) for name, kind in types.items())
 
 
 def _with_phase(rollout: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """No page of the viewer has a serious violation that axe-core finds, in either theme."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +9,15 @@ import pytest
 from tests.browser.conftest import keep
 from tools.view_screenshots import PAGES, served_demo
 
+Demo = tuple[str, dict[str, tuple[str, str]], Callable[[], None]]
+
 AXE = Path(__file__).resolve().parents[2] / ".npm-viewer" / "node_modules" / "axe-core" / "axe.min.js"
 """Installed by `python3 dev.py lint-js`; never shipped."""
 GRAVE = ("serious", "critical")
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, tuple[str, str]]]]:
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     with served_demo(tmp_path_factory.mktemp("demo")) as served:
         yield served
 
@@ -23,13 +25,11 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[s
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("width", [390, 1440])
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_no_page_has_a_serious_violation(
-    browser: Any, demo: tuple[str, dict[str, tuple[str, str]]], theme: str, width: int
-) -> None:
+def test_no_page_has_a_serious_violation(browser: Any, demo: Demo, theme: str, width: int) -> None:
     """Contrast, names, roles, landmarks: what keeps people with a screen reader or weak sight out."""
     if not AXE.exists():
         pytest.skip("needs axe-core (python3 dev.py lint-js installs it)")
-    url, pages = demo
+    url, pages, refresh = demo
     assert set(pages) == set(PAGES)
     violations = []
     context = browser.new_context(
@@ -37,6 +37,7 @@ def test_no_page_has_a_serious_violation(
     )
     page = context.new_page()
     for name, (address, ready) in pages.items():
+        refresh()
         page.goto(url + address)
         page.reload()
         page.locator(ready).first.wait_for()

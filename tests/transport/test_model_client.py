@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextvars
 import dataclasses
 import json
 import math
@@ -15,11 +16,12 @@ from pydantic import BaseModel
 
 from nemo_gym.errors import DeadlineExceeded, ModelFailed, ServerUnreachable
 from nemo_gym.transport import deadlines, model_client, rejection_notice
+from nemo_gym.transport.adaptive_limit import MAX_PAUSE_SECONDS, AdaptiveLimit
+from nemo_gym.transport.call_timing import pending_calls, set_current_rollout
+from nemo_gym.transport.endpoint_waits import rejection_status, split_reason
 from nemo_gym.transport.model_client import (
-    MAX_PAUSE_SECONDS,
     RATE_LIMIT_ERROR_CODES,
     RETRY_ERROR_CODES,
-    AdaptiveLimit,
     NeMoGymAsyncOpenAI,
     PacedOpenAI,
     validate_answer,
@@ -538,6 +540,54 @@ async def test_a_rate_limit_without_an_end_is_named(scripted_server, say, caplog
     named = [record.getMessage() for record in caplog.records if "limits the rate of requests" in record.getMessage()]
     assert len(named) == 1
     assert "(429: Rate limit reached" in named[0] and "--concurrency" in named[0]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("status", "words"), [(429, "rate limited (429)"), (503, "overloaded (503)")])
+async def test_a_rollout_that_waits_for_a_retry_says_why(scripted_server, say, monkeypatch, status, words):
+    """The live page and the terminal name the endpoint that holds a run up only if the pending call has the reason."""
+    reported = []
+    sleep = asyncio.sleep
+
+    async def note_pending_calls(seconds):
+        reported.extend(pending_calls.values())
+        await sleep(0)
+
+    monkeypatch.setattr(model_client.asyncio, "sleep", note_pending_calls)
+    context = contextvars.copy_context()
+    async with scripted_server(say(status), say(status), say(200, b'{"ok":1}')) as server:
+        context.run(set_current_rollout, (3, 1))
+        call = paced_client(server.url).create_response(input="x")
+        assert await asyncio.create_task(call, context=context) == {"ok": 1}
+
+    assert [rollout for rollout, *_ in reported] == [(3, 1), (3, 1)]
+    calls = [split_reason(f"{server_name} {path}") for _, server_name, path in reported]
+    assert [call.rpartition(" ")[2] for call, _ in calls] == ["/v1/responses"] * 2
+    assert [reason.partition(", ")[0] for _, reason in calls] == [words] * 2
+    assert [rejection_status(reason) for _, reason in calls] == [status] * 2
+    assert "retry 1 " in calls[0][1] and "retry 2 " in calls[1][1]
+    assert not pending_calls
+
+
+@pytest.mark.asyncio
+async def test_a_rollout_that_waits_for_a_slot_says_why(scripted_server, say):
+    """Calls behind a full endpoint look like a hang otherwise; without a rejection no rate limit is claimed."""
+    context = contextvars.copy_context()
+    async with scripted_server(say(200, b'{"ok":1}')) as server:
+        client = paced_client(server.url, max_concurrent_requests=1)
+        assert client.limit.try_enter() is not None
+        context.run(set_current_rollout, (3, 1))
+        call = asyncio.create_task(client.create_response(input="x"), context=context)
+        while not pending_calls:  # noqa: ASYNC110 - the table sets no event
+            await asyncio.sleep(0)
+        ((rollout, server_name, path),) = pending_calls.values()
+        client.limit.leave()
+        assert await call == {"ok": 1}
+
+    assert rollout == (3, 1)
+    assert split_reason(f"{server_name} {path}")[1] == "waits for a slot"
+    assert rejection_status("waits for a slot") is None
+    assert not pending_calls
 
 
 def test_a_short_wait_is_not_reported_and_a_long_one_once_a_minute(caplog):

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.transport import shared_semaphore
-from nemo_gym.transport.model_client import AdaptiveLimit, PacedOpenAI
+from nemo_gym.transport.adaptive_limit import AdaptiveLimit
+from nemo_gym.transport.model_client import PacedOpenAI
 from nemo_gym.transport.shared_semaphore import SharedSemaphore
 
 

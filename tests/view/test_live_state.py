@@ -117,6 +117,48 @@ def test_the_collector_writes_what_the_page_needs() -> None:
     assert content["minutes"] == [{"minute": 0, "done": 2}]
 
 
+def test_the_collector_names_the_endpoint_that_rejects_calls() -> None:
+    """A run slowed down by a rate limit must not look like slow rollouts; the minutes in which it was are marked."""
+    in_flight = TimedInFlight(lambda: 0.0)
+    progress = Progress(in_flight, clock=lambda: 0.0)
+    progress.on_plan(PlanSummary(total=10, to_run=10))
+    for task in range(4):
+        in_flight.begin(Job.of({"_ng_task_index": task, "_ng_rollout_index": 0, "agent_ref": {"name": "a"}}))
+    call, writer = "policy_model /v1/responses", LiveFile(progress, live_path_for("x.jsonl"))
+    calls = {
+        (0, 0): f"{call}, rate limited (429), retry 2 after 8 s",
+        (1, 0): f"{call}, rate limited (429), waits for a slot",
+        (2, 0): f"{call}, waits for a slot",
+        (3, 0): call,
+    }
+
+    content = writer.content(calls)
+    later = writer.content({})
+
+    assert content["rejections"] == [{"server": "policy_model", "status": 429, "rollouts": 2}]
+    assert content["waiting"] == {call: 4}
+    assert [(one["waits_for"], one.get("reason")) for one in content["oldest"]] == [
+        (call, "rate limited (429), retry 2 after 8 s"),
+        (call, "rate limited (429), waits for a slot"),
+        (call, "waits for a slot"),
+        (call, None),
+    ]
+    assert later["rejections"] == [] and later["minutes"] == [{"minute": 0, "done": 0, "rejected": True}]
+
+
+def test_the_page_shows_rejections_of_the_right_form_only(run: RunDatabase) -> None:
+    """Another program may write the file; one wrong entry must not break the page."""
+    now = datetime.now(UTC).isoformat()
+    right = {"server": "policy_model", "status": 429, "rollouts": 2}
+    minutes = [{"minute": 0, "done": 6, "rejected": True}, {"minute": 1, "done": 0}]
+    start(run, updated_at=now, started_at=now, minutes=minutes, rejections=[right, 3, {"server": 1}])
+
+    state = state_of(run)
+
+    assert state["rejections"] == [right]
+    assert [minute["rejected"] for minute in state["minutes"]] == [True, False]
+
+
 def test_runs_of_unknown_environments_are_not_earlier_runs_of_each_other(run: RunDatabase) -> None:
     """A mean of another benchmark as the one to beat would mislead."""
     entry = {**rollout_context(run), "environment": "", "started_at": "2026-11-16T22:04:00+00:00"}

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.cli.terminal.live import WaitQuery
 from nemo_gym.cli.terminal.progress import Progress
 from nemo_gym.rollouts.run_files import live_path_for
+from nemo_gym.transport.endpoint_waits import rejection_status, split_reason
 from nemo_gym.wire.stored_rollout import RolloutId
 
 logger = logging.getLogger("nemo_gym.rollouts")
@@ -60,6 +61,8 @@ class LiveFile:
         self._start = time.monotonic()
         self._minutes: deque[int] = deque(maxlen=MAX_MINUTES)
         """Number of rollouts that ended in each minute since the start, the last one not complete."""
+        self._rejected_minutes: set[int] = set()
+        """Minutes in which rollouts waited because an endpoint had rejected calls."""
         self._skipped_minutes = self._counted = 0
         self._lock = threading.Lock()
         self._is_removed = False
@@ -84,6 +87,10 @@ class LiveFile:
         self._count_minute()
         running, left = len(progress.in_flight), progress.seconds_left()
         seconds = time.monotonic() - self._start
+        calls = self._calls_in_flight(awaited_calls)
+        rejections = _count_rejections(calls.values())
+        if rejections:
+            self._rejected_minutes.add(self._skipped_minutes + len(self._minutes) - 1)
         rates = [rate for rate in (progress.rate.per_second(), tally.total / max(seconds, 1e-9)) if rate > 0]
         content: dict[str, Any] = {
             "updated_at": _now(),
@@ -93,24 +100,23 @@ class LiveFile:
             "done": progress.ended_count,
             "running": running,
             "queued": progress.queue_length,
-            "rate": {"per_minute": 60 * progress.rate.per_second()},
+            "rate": {"per_minute": 60 * progress.rate.per_second(), **(self._earlier_rate() if rejections else {})},
             "minutes": [
-                {"minute": self._skipped_minutes + number, "done": count} for number, count in enumerate(self._minutes)
+                {"minute": minute, "done": count, **({"rejected": True} if minute in self._rejected_minutes else {})}
+                for minute, count in enumerate(self._minutes, start=self._skipped_minutes)
             ],
+            "rejections": rejections,
             "oldest": [
                 {
                     "task": rollout.key.task,
                     "rollout": rollout.key.rollout,
                     "agent": rollout.agent,
                     "seconds": rollout.seconds,
-                    "waits_for": awaited_calls.get(rollout.key.rollout_id) or rollout.waiting_for or "",
+                    **_wait_facts(calls[rollout.key.rollout_id]),
                 }
                 for rollout in progress.in_flight.oldest(OLDEST)
             ],
-            "waiting": Counter(
-                awaited_calls.get(rollout.key.rollout_id) or rollout.waiting_for or ""
-                for rollout in progress.in_flight.oldest(MAX_QUERIED)
-            ),
+            "waiting": Counter(split_reason(call)[0] for call in calls.values()),
         }
         if left is not None and rates:
             queued = progress.queue_length or 0
@@ -118,6 +124,19 @@ class LiveFile:
             bounds = sorted((queued / rate + tail) for rate in (1.25 * max(rates), 0.8 * min(rates)))
             content["left"] = {"seconds": left, "low": min(bounds[0], left), "high": max(bounds[1], left)}
         return content
+
+    def _calls_in_flight(self, awaited_calls: Mapping[RolloutId, str]) -> dict[RolloutId, str]:
+        """Return the calls that the oldest rollouts in flight wait for, with the reason of the wait if there is one."""
+        return {
+            rollout.key.rollout_id: awaited_calls.get(rollout.key.rollout_id) or rollout.waiting_for or ""
+            for rollout in self._progress.in_flight.oldest(MAX_QUERIED)
+        }
+
+    def _earlier_rate(self) -> dict[str, float]:
+        """Return the mean rate of the complete minutes without rejections; empty without such minutes."""
+        complete = enumerate(list(self._minutes)[:-1], start=self._skipped_minutes)
+        counts = [count for minute, count in complete if minute not in self._rejected_minutes]
+        return {"earlier_per_minute": sum(counts) / len(counts)} if counts else {}
 
     def _count_minute(self) -> None:
         """Add the rollouts that ended since the last call to the current minute."""
@@ -150,6 +169,21 @@ class LiveFile:
             if not self._is_removed:
                 with whole_file(self.path) as file:
                     file.write(content)
+
+
+def _wait_facts(call: str) -> dict[str, str]:
+    server_path, reason = split_reason(call)
+    return {"waits_for": server_path, **({"reason": reason} if reason else {})}
+
+
+def _count_rejections(calls: Iterable[str]) -> list[dict[str, Any]]:
+    """Return by server and status how many rollouts wait because the endpoint rejected calls, most rollouts first."""
+    counts: Counter[tuple[str, int]] = Counter()
+    for text in calls:
+        call, reason = split_reason(text)
+        if status := rejection_status(reason):
+            counts[call.partition(" ")[0], status] += 1
+    return [{"server": server, "status": status, "rollouts": n} for (server, status), n in counts.most_common()]
 
 
 def _now() -> str:

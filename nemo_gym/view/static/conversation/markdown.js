@@ -99,6 +99,7 @@
     const markdown = window.markdownit({ html: false, linkify: false, typographer: false });
     markdown.validateLink = () => true; // links are inert until they are clicked, and then only http(s) ones open
     markdown.inline.ruler.before("escape", "math", mathRule);
+    markdown.inline.ruler.before("escape", "boxed", boxedRule);
     markdown.block.ruler.before("fence", "math_block", mathBlockRule, { alt: ["paragraph", "blockquote", "list"] });
     return markdown;
   }
@@ -130,6 +131,27 @@
       return true;
     }
     return false;
+  }
+
+  const BOXED = "\\boxed{";
+
+  /** An answer in \boxed{} outside a formula, where models often put it: up to the brace that closes it. */
+  function boxedRule(/** @type {any} */ state, /** @type {boolean} */ silent) {
+    if (!state.src.startsWith(BOXED, state.pos)) return false;
+    const start = state.pos + BOXED.length,
+      longest = Math.min(state.posMax, start + LONGEST_FORMULA);
+    let depth = 1,
+      end = start;
+    for (; end < longest && depth; end++) {
+      if (state.src[end] === "\\") end++;
+      else if (state.src[end] === "{") depth++;
+      else if (state.src[end] === "}") depth--;
+    }
+    const body = state.src.slice(start, end - 1);
+    if (depth || !body.trim()) return false;
+    if (!silent) Object.assign(state.push("boxed", "", 0), { content: body });
+    state.pos = end;
+    return true;
   }
 
   /** A formula between lines of $$ or \[ \], which Markdown would otherwise read as paragraphs. */
@@ -273,6 +295,10 @@
     if (token.type === "hardbreak") return h("br", { key });
     if (token.type === "code_inline") return h("code", { key }, token.content);
     if (token.type === "math") return h(Formula, { key, tex: token.content, isBlock: token.meta.isBlock });
+    if (token.type === "boxed")
+      return /[\\^_{}]/.test(token.content)
+        ? h(Formula, { key, tex: `${BOXED}${token.content}}`, isBlock: false })
+        : h("span", { key, class: "boxedtext" }, token.content);
     if (token.type === "image") return image(token, key);
     return token.content ?? "";
   }

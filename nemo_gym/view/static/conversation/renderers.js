@@ -1,5 +1,5 @@
 "use strict";
-// The libraries that render messages: loaded once, on the rollout page only.
+// The libraries that render messages: loaded once, by the first page or preview that shows messages.
 (() => {
   const FILES = ["vendor/markdown-it.umd.min.js", "vendor/temml.min.js", "vendor/highlight.min.js"];
   /** @type {Promise<void> | null} */

@@ -26,6 +26,12 @@
     return values;
   }
 
+  /** Return the largest number of the form 1, 2, 4 or 5 times a power of ten that is at most `value`. */
+  function roundBelow(/** @type {number} */ value) {
+    const power = 10 ** Math.floor(Math.log10(value) + 1e-9);
+    return ([5, 4, 2, 1].find((factor) => factor * power <= value * (1 + 1e-9)) ?? 1) * power;
+  }
+
   const short = (/** @type {number} */ value) =>
     Math.abs(value) >= 1000 ? format.short(value).replace(".0", "") : String(Number(value.toPrecision(4)));
 
@@ -79,7 +85,7 @@
       const lines = [
         0,
         ...[0.02, 0.2, 0.5, 1]
-          .map((share) => Number((most * share).toPrecision(1)))
+          .map((share) => roundBelow(most * share))
           .filter((value, index, all) => value >= 1 && value <= most && all.indexOf(value) === index),
       ];
       return html`${horizontal(lines, y, left, right)}
@@ -201,7 +207,7 @@
   }) {
     const [low, high] = range;
     const draw = (/** @type {number} */ width, /** @type {number} */ height) => {
-      const left = 40,
+      const left = 52,
         right = width - 12,
         top = 8,
         bottom = height - 34,
@@ -268,14 +274,14 @@
         bottom = height - 6,
         wide = (width - left) / Math.max(minutes.length, 10),
         y = scale(0, most, bottom, 8);
-      return html`${horizontal(ticks(0, most, 2), y, left, width)}${minutes.map((/** @type {any} */ minute, /** @type {number} */ index) => html`<${Mark} key=${index} tip=${`${format.time(minute.at)}\n${format.plural(minute.done, "rollout")}${minute.rate_limited ? "\nrate limited (429)" : ""}`}><rect class=${minute.rate_limited ? "fill-limit" : "fill-scored"} x=${left + index * wide + 0.5} y=${y(minute.done)} width=${Math.max(1, wide - 1.5)} height=${bottom - y(minute.done)} rx="1" /><//>`)}`;
+      return html`${horizontal(ticks(0, most, 2), y, left, width)}${minutes.map((/** @type {any} */ minute, /** @type {number} */ index) => html`<${Mark} key=${index} tip=${`${format.time(minute.at)}\n${format.plural(minute.done, "rollout")}${minute.rejected ? "\nrollouts waited: the endpoint rejected calls" : ""}`}><rect class=${minute.rejected ? "fill-limit" : "fill-scored"} x=${left + index * wide + 0.5} y=${y(minute.done)} width=${Math.max(1, wide - 1.5)} height=${bottom - y(minute.done)} rx="1" /><//>`)}`;
     };
     const rows = minutes.map((/** @type {any} */ minute) => [
       format.time(minute.at),
       format.count(minute.done),
-      minute.rate_limited ? "yes" : "",
+      minute.rejected ? "yes" : "",
     ]);
-    return html`<${Chart} draw=${draw} height=${92} label="Rollouts finished per minute since the start" table=${{ head: ["Minute", "Rollouts", "Rate limited"], rows }} />`;
+    return html`<${Chart} draw=${draw} height=${92} label="Rollouts finished per minute since the start" table=${{ head: ["Minute", "Rollouts", "Calls rejected"], rows }} />`;
   }
 
   gymView.charts = {

@@ -32,33 +32,33 @@
     },
     agent: {
       title: "Agent",
-      width: 138,
+      width: 128,
       cell: (/** @type {any} */ row) => html`<span class="mono small-mono">${row.agent}</span>`,
     },
     model: {
       title: "Model",
-      width: 104,
+      width: 92,
       cell: (/** @type {any} */ row) => html`<span class="mono t2 small-mono">${row.model}</span>`,
     },
     outcome: {
       title: "Outcome",
-      width: 188,
+      width: 132,
       cell: (/** @type {any} */ row) =>
         html`<span data-tip=${row.message || undefined}><${ui.OutcomeBadge} outcome=${row.outcome} kind=${row.outcome === "scored" ? "" : row.kind} /></span>`,
     },
     reward: {
       title: "Reward",
-      width: 76,
+      width: 72,
       numeric: true,
       cell: (/** @type {any} */ row, /** @type {any} */ context) =>
         html`<${ui.RewardChip} reward=${row.reward} range=${context.range} />`,
     },
-    answers: { title: "Extracted / expected", sortId: "extracted", width: 208, cell: answerCell },
+    answers: { title: "Extracted / expected", sortId: "extracted", width: 200, cell: answerCell },
     turns: { title: "Turns", width: 62, numeric: true, cell: (/** @type {any} */ row) => format.count(row.turns) },
     tools: { title: "Tools", width: 62, numeric: true, cell: (/** @type {any} */ row) => format.count(row.tool_calls) },
     tokens: {
       title: "Tokens",
-      width: 76,
+      width: 72,
       numeric: true,
       cell: (/** @type {any} */ row) => format.count(row.tokens_in + row.tokens_out),
     },
@@ -80,7 +80,7 @@
   const DEFAULT = ["task", "question", "agent", "model", "outcome", "reward", "answers", "turns", "tokens", "seconds"];
   /** Columns that give way in this order when there is no room; the sorted one stays. */
   const GIVE_WAY = ["model", "turns", "seconds", "agent"];
-  const QUESTION_ROOM = 290;
+  const QUESTION_ROOM = 200;
   const HIDDEN_NAMES = new Set(["repeat", "question", "expected", "extracted"]);
 
   function otherColumn(/** @type {any} */ column) {

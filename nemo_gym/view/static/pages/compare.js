@@ -80,7 +80,7 @@
   }
 
   function Verdict({ result }) {
-    return html`<section class="card say-card" aria-label="Verdict"><div class="grid g21"><div><p class="say">${result.sentence.replaceAll(" – ", "\u00a0–\u2060\u00a0")}</p>${result.details ? html`<p class="t2 gap-top">${result.details}</p>` : null}</div><${DifferenceLine} result=${result} /></div></section>`;
+    return html`<section class="card say-card" aria-label="Verdict"><div class="grid g21"><div><p class="say">${result.sentence.replaceAll(" – ", "\u00a0–\u2060\u00a0").replaceAll("95 % CI ", "95\u00a0%\u00a0CI\u00a0")}</p>${result.details ? html`<p class="t2 gap-top">${result.details}</p>` : null}</div><${DifferenceLine} result=${result} /></div></section>`;
   }
 
   function Tasks({ result, letters }) {
@@ -204,8 +204,11 @@
       half = halfWidth(rows),
       isPoints = result.points;
     const edge = format.number(points(half, isPoints), isPoints ? 0 : 2);
-    return html`<${ui.Card} title="By agent and subset" note=${`${isPoints ? "points, " : ""}${letters[1]} − ${letters[0]}, 95 % interval, p corrected (Holm)`} flush><div class="scrollx" tabindex="0" role="group" aria-label="Table"><table class="tbl subsets-table"><thead><tr><th>Subset</th><th class="n">Tasks</th><th class="n">${letters[0]}</th><th class="n">${letters[1]}</th><th class="n">Change</th><th class="forest-head"><span>−${edge}</span><span>0</span><span>+${edge}</span></th><th class="n">p</th><th>Verdict</th></tr></thead><tbody>${rows.map((row, index) => html`<tr key=${index} class=${index ? "" : "total"}><td>${row.name && row.name !== "agent" ? `${row.name}: ` : ""}<span class=${row.name === "agent" ? "mono small-mono" : ""}>${row.value}</span></td><td class="n t2">${format.count(row.tasks)}</td><td class="n">${format.number(row.means[0])}</td><td class="n">${format.number(row.means[1])}</td><td class="n"><${ui.Delta} value=${points(row.mean_difference, isPoints)} digits=${isPoints ? 1 : 3} /></td><td><${charts.Forest} value=${row.mean_difference} low=${row.interval_95?.[0]} high=${row.interval_95?.[1]} from=${-half} to=${half} zero width=${130} /></td><td class="n t2">${formatP(row.p_corrected)}</td><td class=${row.verdict === "no clear change" ? "t3" : ""}>${VERDICTS[/** @type {keyof VERDICTS} */ (row.verdict)]}</td></tr>`)}</tbody></table></div><//>`;
+    return html`<${ui.Card} title="By agent and subset" note=${`${isPoints ? "points, " : ""}${letters[1]} − ${letters[0]}, 95 % interval, p corrected (Holm)`} flush><div class="scrollx" tabindex="0" role="group" aria-label="Table"><table class="tbl subsets-table"><thead><tr><th>Subset</th><th class="only-wide n">Tasks</th><th class="only-wide n">${letters[0]}</th><th class="only-wide n">${letters[1]}</th><th class="n">Change</th><th class="only-wide forest-head"><span>−${edge}</span><span>0</span><span>+${edge}</span></th><th class="only-wide n">p</th><th>Verdict</th></tr></thead><tbody>${rows.map((row, index) => html`<tr key=${index} class=${index ? "" : "total"}><td>${row.name && row.name !== "agent" ? `${row.name}: ` : ""}<span class=${row.name === "agent" ? "mono small-mono" : ""}>${row.value}</span></td><td class="only-wide n t2">${format.count(row.tasks)}</td><td class="only-wide n">${format.number(row.means[0])}</td><td class="only-wide n">${format.number(row.means[1])}</td><td class="n"><${ui.Delta} value=${points(row.mean_difference, isPoints)} digits=${isPoints ? 1 : 3} /></td><td class="only-wide"><${charts.Forest} value=${row.mean_difference} low=${row.interval_95?.[0]} high=${row.interval_95?.[1]} from=${-half} to=${half} zero width=${130} /></td><td class="only-wide n t2">${formatP(row.p_corrected)}</td><td class=${row.verdict === "no clear change" ? "t3" : ""}>${VERDICTS[/** @type {keyof VERDICTS} */ (row.verdict)]}</td></tr>`)}</tbody></table></div><//>`;
   }
+
+  /** A change that is shown as 0 has no sign. */
+  const unsignedZero = (/** @type {number} */ value) => (Math.abs(value) < 0.5 ? 0 : value);
 
   function Costs({ result, letters }) {
     if (!result.costs.length) return null;
@@ -214,7 +217,7 @@
         ? "–"
         : row.unit === "share"
           ? `${format.signed(row.change * 100, 1)} points`
-          : `${format.signed(row.change * 100, 0)} %`;
+          : `${format.signed(unsignedZero(row.change * 100), 0)} %`;
     return html`<${ui.Card} title="Cost and speed" note="per rollout" flush><div class="scrollx" tabindex="0" role="group" aria-label="Table"><table class="tbl"><thead><tr><th><span class="sr">Fact</span></th><th class="n">${letters[0]}</th><th class="n">${letters[1]}</th><th class="n">Change</th></tr></thead><tbody>${result.costs.map((/** @type {any} */ row) => html`<tr key=${row.name}><td>${row.title}</td><td class="n t2">${unitText(row.unit, row.values[0])}</td><td class="n">${unitText(row.unit, row.values[1])}</td><td class="n strong">${change(row)}</td></tr>`)}</tbody></table></div><//>`;
   }
 
@@ -265,9 +268,9 @@
     const half = halfWidth(result.runs);
     const edge = format.number(points(half, isPoints), isPoints ? 0 : 2);
     return html`<section class="card" aria-label="Verdict"><div class="padded"><p class="say">${result.sentence}</p><p class="t2 gap-top">Each run against A, paired by task; p values are corrected for ${format.plural(result.runs.length - 1, "comparison")} (Holm).</p></div>
-      <div class="scrollx" tabindex="0" role="group" aria-label="Table"><table class="tbl"><thead><tr><th>Run</th>${hasModel ? html`<th>Model</th>` : null}<th class="n">Mean</th><th class="n">Against A</th><th class="forest-head wide"><span>−${edge}</span><span>0</span><span>+${edge}</span></th><th class="n">p</th><th>Flips</th><th>Verdict</th>${hasCost ? html`<th class="n">Cost</th>` : null}</tr></thead><tbody>${result.runs.map(
+      <div class="scrollx" tabindex="0" role="group" aria-label="Table"><table class="tbl"><thead><tr><th>Run</th>${hasModel ? html`<th class="only-wide">Model</th>` : null}<th class="n">Mean</th><th class="n">Against A</th><th class="only-wide forest-head wide"><span>−${edge}</span><span>0</span><span>+${edge}</span></th><th class="only-wide n">p</th><th class="only-wide">Flips</th><th>Verdict</th>${hasCost ? html`<th class="only-wide n">Cost</th>` : null}</tr></thead><tbody>${result.runs.map(
         (/** @type {any} */ row, /** @type {number} */ place) =>
-          html`<tr key=${row.number} class=${place === chosen ? "selected" : ""}><td><span class="row"><${ui.RunTag} letter=${LETTERS[place]} />${place ? html`<a class="plain-link" aria-current=${place === chosen ? "true" : undefined} data-tip="Show its tasks below" href=${router.compareAddress(numbers, { with: row.number })}>${row.title ?? row.name}</a>` : (row.title ?? row.name)}</span></td>${hasModel ? html`<td class="mono t2 small-mono">${row.model}</td>` : null}<td class="n">${row.mean === null ? "–" : html`<${ui.RewardChip} reward=${row.mean} digits=${3} cell />`}</td><td class="n">${place ? html`<${ui.Delta} value=${points(row.mean_difference, isPoints)} digits=${isPoints ? 1 : 3} />` : html`<span class="t3">baseline</span>`}</td><td>${place && row.mean_difference !== null ? html`<${charts.Forest} value=${row.mean_difference} low=${row.interval_95?.[0]} high=${row.interval_95?.[1]} from=${-half} to=${half} zero width=${240} />` : null}</td><td class="n t2">${place ? formatP(row.p_corrected) : ""}</td><td class="t2 num">${place ? `▲ ${row.flips.up}  ▼ ${row.flips.down}` : ""}</td><td>${
+          html`<tr key=${row.number} class=${place === chosen ? "selected" : ""}><td><span class="row"><${ui.RunTag} letter=${LETTERS[place]} />${place ? html`<a class="plain-link" aria-current=${place === chosen ? "true" : undefined} data-tip="Show its tasks below" href=${router.compareAddress(numbers, { with: row.number })}>${row.title ?? row.name}</a>` : (row.title ?? row.name)}</span></td>${hasModel ? html`<td class="only-wide mono t2 small-mono">${row.model}</td>` : null}<td class="n">${row.mean === null ? "–" : html`<${ui.RewardChip} reward=${row.mean} digits=${3} cell />`}</td><td class="n">${place ? html`<${ui.Delta} value=${points(row.mean_difference, isPoints)} digits=${isPoints ? 1 : 3} />` : html`<span class="t3">baseline</span>`}</td><td class="only-wide">${place && row.mean_difference !== null ? html`<${charts.Forest} value=${row.mean_difference} low=${row.interval_95?.[0]} high=${row.interval_95?.[1]} from=${-half} to=${half} zero width=${240} />` : null}</td><td class="only-wide n t2">${place ? formatP(row.p_corrected) : ""}</td><td class="only-wide t2 num">${place ? `▲ ${row.flips.up}  ▼ ${row.flips.down}` : ""}</td><td class="verdict-cell">${
             !place
               ? ""
               : row.comparable
@@ -276,9 +279,22 @@
                     .filter((/** @type {any} */ each) => each.breaking)
                     .map((/** @type {any} */ each) => each.text)
                     .join("\n")}>not comparable</span>`
-          }</td>${hasCost ? html`<td class="n">${row.dollars === undefined ? "" : format.money(row.dollars)}</td>` : null}</tr>`,
+          }</td>${hasCost ? html`<td class="only-wide n">${row.dollars === undefined ? "" : format.money(row.dollars)}</td>` : null}</tr>`,
       )}</tbody></table></div></section>
       <${ChosenPair} key=${`${numbers[0]}-${numbers[chosen]}`} route=${route} numbers=${numbers} place=${chosen} range=${range} />`;
+  }
+
+  /** The repeats of each task, if there are several. */
+  function repeatText(/** @type {any} */ { repeats }) {
+    if (!repeats || Math.max(...repeats) < 2) return "";
+    return repeats[0] === repeats[1] ? `, ${repeats[0]} repeats each` : `, ${repeats[0]} and ${repeats[1]} repeats`;
+  }
+
+  /** The digest of the rows of both runs, if both recorded it. */
+  function dataText(/** @type {any} */ { runs }) {
+    const [first, second] = runs.map((/** @type {any} */ run) => (run.data ?? "").split(":").at(-1).slice(0, 8));
+    if (!first || !second) return "";
+    return first === second ? `, same data ${first}` : `, other data: ${first} and ${second}`;
   }
 
   const numbersOf = (/** @type {any} */ route) =>
@@ -296,7 +312,7 @@
     const onChange = (/** @type {number[]} */ next) => router.go(router.compareAddress(next));
     const first = runs?.find((/** @type {any} */ run) => run.number === numbers[0]),
       range = first?.scale ?? [0, 1];
-    const head = html`<div class="row wraps compare-head"><h1 class="sr">Compare runs</h1><${RunPickers} numbers=${numbers} runs=${runs ?? []} onChange=${onChange} /><span class="grow"></span>${data && numbers.length === 2 && data.tasks !== undefined ? html`<span class="t3 small">${format.plural(data.tasks, "task")} in both${data.only_first || data.only_second ? `, ${format.count(data.only_first)} only in A, ${format.count(data.only_second)} only in B` : ""}</span>` : null}</div>`;
+    const head = html`<div class="row wraps compare-head"><h1 class="sr">Compare runs</h1><${RunPickers} numbers=${numbers} runs=${runs ?? []} onChange=${onChange} /><span class="grow"></span>${data && numbers.length === 2 && data.tasks !== undefined ? html`<span class="t3 small">${format.plural(data.tasks, "task")} in both${repeatText(data)}${dataText(data)}${data.only_first || data.only_second ? `, ${format.count(data.only_first)} only in A, ${format.count(data.only_second)} only in B` : ""}</span>` : null}</div>`;
     if (numbers.length < 2)
       return html`<div class="page stack">${head}<section class="card"><${ui.Empty} title="Choose two runs"><p>Select two or more runs on the page of all runs, or open a folder with several runs.</p><a class="btn" href="#/runs">All runs</a><//></section></div>`;
     if (error) return html`<div class="page stack">${head}<${ui.ErrorState} error=${error} retry=${reload} /></div>`;

@@ -3,6 +3,8 @@
 (() => {
   const { html, Icon, api, format, router, ui, charts, useState, useEffect, useData } = gymView;
   const UPDATE_MS = 2000;
+  /** A part of the bar of phases that is smaller has no room for its name. */
+  const SMALLEST_LABELLED = 0.09;
   const OUTCOMES = ["scored", "limit", "failed", "cancelled"];
 
   function useTicks(/** @type {boolean} */ isOn) {
@@ -54,7 +56,7 @@
         html`${format.number(rate.per_minute, rate.per_minute < 10 ? 1 : 0)} <span class="of">a minute</span>`,
         rate.earlier_per_minute === undefined || rate.earlier_per_minute === null
           ? ""
-          : `${format.number(rate.earlier_per_minute, 0)} a minute earlier`,
+          : `${format.number(rate.earlier_per_minute, rate.earlier_per_minute < 10 ? 1 : 0)} a minute without rejected calls`,
       ]);
     if (left)
       tiles.push([
@@ -84,18 +86,32 @@
     return html`<div class=${`big3 n${tiles.length}`}>${tiles.map(([label, value, note]) => html`<div key=${label}><span class="lab">${label}</span><div class="mid">${value}</div><small>${note}</small></div>`)}</div>`;
   }
 
+  function isRejected(/** @type {string | undefined} */ reason) {
+    return /^(rate limited|overloaded) /.test(reason ?? "");
+  }
+
+  /** The server of a call to a model or verifier, the tool of a call to a tool. */
+  function shortCall(/** @type {any} */ { waits_for: call = "", phase }) {
+    const [server, path = ""] = call.split(" ");
+    return phase === "agent" ? call : phase === "tools" && path ? path.split("/").at(-1) : server;
+  }
+
   function Oldest({ live }) {
+    const hasReasons = live.oldest.some((/** @type {any} */ each) => each.reason);
     const phases = Object.entries(live.phases ?? {}).map(([phase, count]) => ({ phase, seconds: Number(count) }));
-    return html`<${ui.Card} title="What the oldest rollouts wait for" note=${live.running === undefined ? "" : `${format.count(live.running)} running`} flush><div class="scrollx gap-top-small" tabindex="0" role="region" aria-label="Oldest rollouts"><table class="tbl"><thead><tr><th>Rollout</th><th>Agent</th><th>Phase</th><th>Waits for</th><th class="n">For</th></tr></thead><tbody>${live.oldest.map((/** @type {any} */ each, /** @type {number} */ index) => html`<tr key=${`${each.task}:${each.rollout}`}><td class="mono small-mono">${each.task}:${each.rollout}</td><td class="mono small-mono">${each.agent ?? ""}</td><td>${each.phase ?? ""}</td><td class="mono small-mono">${each.waits_for ?? ""}</td><td class=${`n ${index === 0 ? "strong" : ""}`}>${format.duration(each.seconds)}</td></tr>`)}</tbody></table></div>
-      ${phases.length ? html`<div class="byphase"><h3>All ${format.count(live.running)}, by phase</h3><span class="timebar" role="img" aria-label=${phases.map(({ phase, seconds }) => `${seconds} in ${phase}`).join(", ")}>${phases.map(({ phase, seconds }) => html`<i key=${phase} class=${`ph-${phase}`} style=${{ flexGrow: String(seconds) }} data-tip=${`${format.plural(seconds, "rollout")} in ${phase}`}>${phase} ${seconds}</i>`)}</span></div>` : null}<//>`;
+    return html`<${ui.Card} title="What the oldest rollouts wait for" note=${live.running === undefined ? "" : `${format.count(live.running)} running`} flush><div class="scrollx gap-top-small" tabindex="0" role="region" aria-label="Oldest rollouts"><table class="tbl"><thead><tr><th>Rollout</th><th class="only-wide">Agent</th><th class="only-wide">Phase</th><th>Waits for</th><th class="n">For</th>${hasReasons ? html`<th>State</th>` : null}</tr></thead><tbody>${live.oldest.map((/** @type {any} */ each, /** @type {number} */ index) => html`<tr key=${`${each.task}:${each.rollout}`}><td class="mono small-mono">${each.task}:${each.rollout}</td><td class="only-wide mono small-mono">${each.agent ?? ""}</td><td class="only-wide">${each.phase ?? ""}</td><td class="mono small-mono" data-tip=${each.waits_for || undefined}>${shortCall(each)}</td><td class=${`n ${index === 0 ? "strong" : ""}`}>${format.duration(each.seconds)}</td>${hasReasons ? html`<td class=${`wait-reason ${isRejected(each.reason) ? "rejected" : "t2"}`}>${each.reason ?? "running"}</td>` : null}</tr>`)}</tbody></table></div>
+      ${phases.length ? html`<div class="byphase"><h3>All ${format.count(live.running)}, by phase</h3><span class="timebar" role="img" aria-label=${phases.map(({ phase, seconds }) => `${seconds} in ${phase}`).join(", ")}>${phases.map(({ phase, seconds }) => html`<i key=${phase} class=${`ph-${phase}`} style=${{ flexGrow: String(seconds) }} data-tip=${`${format.plural(seconds, "rollout")} in ${phase}`}>${seconds / live.running > SMALLEST_LABELLED ? `${phase} ${seconds}` : ""}</i>`)}</span></div>` : null}<//>`;
   }
 
-  function Latest({ live, run, range }) {
-    return html`<h3 class="latest-title">Just finished</h3><div class="latest">${live.latest.map((/** @type {any} */ row) => html`<a class="row plain-link" key=${`${row.task}:${row.rollout}`} href=${router.rollout(run, row.task, row.rollout)}><span class="mono t3 small-mono">${row.task}:${row.rollout}</span><span class="ell grow">${row.question}</span>${row.reward === null ? html`<${ui.OutcomeBadge} outcome=${row.outcome} />` : html`<${ui.RewardChip} reward=${row.reward} range=${range} />`}</a>`)}</div>`;
+  function Latest({ live, run, range, hasTitle }) {
+    return html`${hasTitle ? html`<h3 class="latest-title">Just finished</h3>` : null}<div class="latest">${live.latest.map((/** @type {any} */ row) => html`<a class="row plain-link" key=${`${row.task}:${row.rollout}`} href=${router.rollout(run, row.task, row.rollout)}><span class="mono t3 small-mono">${row.task}:${row.rollout}</span><span class="ell grow">${row.question}</span>${row.reward === null ? html`<${ui.OutcomeBadge} outcome=${row.outcome} />` : html`<${ui.RewardChip} reward=${row.reward} range=${range} />`}</a>`)}</div>`;
   }
 
-  function RateLimit({ limited }) {
-    return html`<section class="fail warn limited" aria-label="Rate limit"><span class="sev w"><${Icon} name="warning" /></span><div class="grow"><b>${limited.server} is limiting our rate${limited.share === undefined || limited.share === null ? "" : `: 429 on ${format.percent(limited.share, 0)} of the calls of the last minute`}</b><p class="t2 gap-top-small">Calls are retried with growing pauses. Ask the provider for a higher limit, or lower <code>--concurrency</code>.</p></div></section>`;
+  function Rejections({ live }) {
+    return live.rejections.map(
+      (/** @type {any} */ { server, status, rollouts }) =>
+        html`<section class="fail warn limited" key=${`${server} ${status}`} aria-label="Rejected calls"><span class="sev w"><${Icon} name="warning" /></span><div class="grow"><b>${server} ${status === 429 ? "is limiting our rate" : "is overloaded"}: ${format.count(rollouts)} of ${format.plural(live.running ?? rollouts, "running rollout")} ${rollouts === 1 ? "waits" : "wait"} after a ${status}</b><p class="t2 gap-top-small">Calls are sent again after growing pauses; no rollout has failed for this. ${status === 429 ? "Ask the provider for a higher limit, or lower" : "Give the endpoint more capacity, or lower"} <code>--concurrency</code>.</p></div></section>`,
+    );
   }
 
   function LivePage({ route, runs, summary }) {
@@ -112,8 +128,8 @@
     return html`<div class="page stack"><section class="card" aria-label="Progress"><div class="runhead"><div class="grow"><div class="row"><h1>${run.title ?? run.name}</h1>${isRunning ? html`<span class="pill live"><i></i>running</span>` : html`<span class="pill">${live.state}</span>`}</div><div class="sub"><span class="mono small-mono">${run.model ?? ""}</span>${run.environment ? html`<span><span class="t3">·  </span>${run.environment}</span>` : null}${live.started_at ? html`<span><span class="t3">·  </span>started ${format.date(live.started_at)}, ${format.duration(live.seconds)} ${isRunning ? "ago" : "in all"}</span>` : null}</div></div>
         <div class="row only-wide">${isRunning ? html`<button type="button" class="btn" aria-pressed=${String(isPaused)} onClick=${() => setPaused(!isPaused)}>${isPaused ? "Continue updates" : "Pause updates"}</button>` : html`<a class="btn" href=${router.address(route.run)}>Overview</a>`}</div></div>
         <${Progress} live=${live} run=${route.run} /><${Figures} live=${live} /></section>
-      ${live.rate_limited ? html`<${RateLimit} limited=${live.rate_limited} />` : null}
-      ${live.oldest?.length || hasMinutes || hasLatest ? html`<div class=${live.oldest?.length ? "grid g21" : ""}>${live.oldest?.length ? html`<${Oldest} live=${live} />` : null}${hasMinutes || hasLatest ? html`<${ui.Card} title="Finished per minute" note=${live.started_at ? `since ${format.time(live.started_at)}` : ""}>${hasMinutes ? html`<${charts.MinuteBars} minutes=${live.minutes} />${live.minutes.some((/** @type {any} */ minute) => minute.rate_limited) ? html`<div class="lg gap-top-small"><span><i class="mark-scored"></i>normal</span><span><i class="mark-limit"></i>rate limited</span></div>` : null}` : null}${hasLatest ? html`<${Latest} live=${live} run=${route.run} range=${range} />` : null}<//>` : null}</div>` : null}
+      ${live.rejections?.length ? html`<${Rejections} live=${live} />` : null}
+      ${live.oldest?.length || hasMinutes || hasLatest ? html`<div class=${live.oldest?.length ? "grid g21" : ""}>${live.oldest?.length ? html`<${Oldest} live=${live} />` : null}${hasMinutes || hasLatest ? html`<${ui.Card} title=${hasMinutes ? "Finished per minute" : "Just finished"} note=${hasMinutes && live.started_at ? `since ${format.time(live.started_at)}` : ""}>${hasMinutes ? html`<${charts.MinuteBars} minutes=${live.minutes} />${live.minutes.some((/** @type {any} */ minute) => minute.rejected) ? html`<div class="lg gap-top-small"><span><i class="mark-scored"></i>normal</span><span><i class="mark-limit"></i>calls rejected</span></div>` : null}` : null}${hasLatest ? html`<${Latest} live=${live} run=${route.run} range=${range} hasTitle=${hasMinutes} />` : null}<//>` : null}</div>` : null}
       ${live.reward_so_far?.length > 1 ? html`<${ui.Card} title="Reward so far" note="running mean and 95 % interval, clustered by task"><${charts.RunningMean} points=${live.reward_so_far} planned=${live.planned} reference=${live.earlier_run ?? null} /><//>` : null}</div>`;
   }
 
