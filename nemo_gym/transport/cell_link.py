@@ -29,6 +29,7 @@ from nemo_gym.transport.asgi import ASGIApp, Message, Receive, Send, read_reques
 from nemo_gym.transport.call_timing import pending_calls
 from nemo_gym.transport.event_loop import CoalescingTransport, current_wake_up_queue, is_cancelled
 from nemo_gym.transport.in_process import answer_call
+from nemo_gym.transport.rejection_notice import rejection_text
 from nemo_gym.transport.response_errors import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER
 from nemo_gym.wire.call_reply import Call, Reply
 from nemo_gym.wire.stored_rollout import RolloutId
@@ -450,10 +451,14 @@ def _error_reply(status: int, text: str) -> Reply:
 
 
 def waiting_calls(rollouts: Iterable[RolloutId]) -> dict[RolloutId, str]:
-    """Return the innermost pending call of those of `rollouts` that run in this process, as `server /path`."""
+    """Return the innermost pending call of those of `rollouts` that run in this process, as `server /path`.
+
+    A call to a model server whose endpoint rejects calls has the reason, as `policy_model /v1/responses (429: rate
+    limited)`.
+    """
     requested = set(rollouts)
     return {  # a later call of the same rollout replaces an earlier one
-        rollout: f"{server} {_ROLLOUT_PREFIX.sub('', path)}"
+        rollout: f"{server} {_ROLLOUT_PREFIX.sub('', path)}{rejection_text(server)}"
         for rollout, server, path in pending_calls.values()
         if rollout in requested
     }

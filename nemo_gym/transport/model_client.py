@@ -43,7 +43,7 @@ from nemo_gym.transport.large_bodies import (
     decompress_layers,
     limits,
 )
-from nemo_gym.transport.rejection_notice import RejectionNotice
+from nemo_gym.transport.rejection_notice import RejectionNotice, note_rejection
 from nemo_gym.transport.response_errors import is_quota_used_up
 from nemo_gym.transport.retries import MODEL_CALL, OVERLOAD_STATUSES, describe_error, next_pause, parse_retry_after
 from nemo_gym.transport.shared_semaphore import SharedSemaphore, claim_semaphore
@@ -415,6 +415,7 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
                 pause = _pause_after_rejection(rejections, first_rejection_at, retry_after)
                 if pause is None:
                     raise
+                note_rejection(self.name, rejection.status, pause)
                 self._rejection_notice.record(self.name, rejection, time.monotonic() - first_rejection_at + pause)
             except GymError as failure:
                 raise self._attribute(failure) from failure.__cause__

@@ -15,7 +15,25 @@ logger = logging.getLogger("nemo_gym.net")
 FIRST_NOTICE_SECONDS = 5.0
 """A call that waits longer than this because of rejections is reported; shorter waits are ordinary."""
 NOTICE_INTERVAL_SECONDS = 60.0
+ANSWER_SECONDS = 1.0
+"""Added to the pause after a rejection, so that the reason does not flicker while the call is sent again."""
 LONGEST_MESSAGE = 200
+
+
+_rejections: dict[str, tuple[float, str]] = {}
+"""Instance name of a model server -> until when a rejected call waits (`time.monotonic()`), and why."""
+
+
+def rejection_text(callee: str) -> str:
+    """Return why calls to a model server wait, as ` (429: rate limited)`; empty if no rejected call waits."""
+    until, reason = _rejections.get(callee, (0.0, ""))
+    return f" ({reason})" if time.monotonic() < until else ""
+
+
+def note_rejection(callee: str, status: int, pause: float) -> None:
+    """Record that a call to a model server waits `pause` seconds because its endpoint rejected it."""
+    reason = f"{status}: rate limited" if status == HTTPStatus.TOO_MANY_REQUESTS else f"{status}: overloaded"
+    _rejections[callee] = (time.monotonic() + pause + ANSWER_SECONDS, reason)
 
 
 class RejectionNotice:

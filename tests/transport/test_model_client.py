@@ -540,6 +540,18 @@ async def test_a_rate_limit_without_an_end_is_named(scripted_server, say, caplog
     assert "(429: Rate limit reached" in named[0] and "--concurrency" in named[0]
 
 
+@pytest.mark.asyncio
+async def test_a_call_that_waits_after_a_rejection_has_its_reason(scripted_server, say, monkeypatch):
+    """The progress line says why nothing moves: `waits for policy_model /v1/responses (429: rate limited)`."""
+    monkeypatch.setattr(rejection_notice, "_rejections", {})
+    async with scripted_server(say(429, b"{}"), say(200, b'{"ok":1}')) as server:
+        client = paced_client(server.url)
+        await client.create_response(input="x")
+
+    assert rejection_notice.rejection_text(client.name) == " (429: rate limited)"
+    assert rejection_notice.rejection_text("another") == ""
+
+
 def test_a_short_wait_is_not_reported_and_a_long_one_once_a_minute(caplog):
     """Thousands of calls share an endpoint; their rejections must not flood the log."""
     now = [0.0]

@@ -16,7 +16,7 @@ from nemo_gym.serve.app import create_app
 from nemo_gym.serve.correlation import RolloutContextMiddleware
 from nemo_gym.serve.failures import DeadlineMiddleware, FailureMiddleware
 from nemo_gym.server_utils import ServerClient
-from nemo_gym.transport import in_process
+from nemo_gym.transport import in_process, rejection_notice
 from nemo_gym.transport.call_timing import pending_calls
 from nemo_gym.transport.cell_link import (
     WAITING_CALLS,
@@ -103,6 +103,21 @@ async def until_reported(link: CellLink, rollouts: list[tuple[int, int]], text: 
         while list((calls := await fetch_waiting_calls([link], rollouts)).values()) != [text] * len(rollouts):  # noqa: ASYNC110 - the table sets no event
             await asyncio.sleep(0)
     return calls
+
+
+async def test_a_rollout_that_waits_for_a_rate_limit_says_so(
+    cell: tuple[CellLink, asyncio.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An endpoint that answers 429 looks like a slow model otherwise."""
+    monkeypatch.setattr(rejection_notice, "_rejections", {})
+    link, go_on = cell
+    run = asyncio.create_task(make_client().post(server_name="agent", url_path="/run", json=row(1)))
+    rejection_notice.note_rejection("policy_model", 429, pause=60)
+
+    await until_reported(link, [(1, 0)], "policy_model /v1/responses (429: rate limited)")
+
+    go_on.set()
+    await run
 
 
 async def test_a_rollout_waits_for_its_innermost_call(cell: tuple[CellLink, asyncio.Event]) -> None:
