@@ -75,6 +75,8 @@ class EpisodeSession:
     """Exceptions of tools that the model saw as output."""
     turns: list[list[int]] = field(default_factory=list)
     """Items and tokens of each model turn (`keys.NG_TURNS_KEY`)."""
+    tool_names: list[str] = field(default_factory=list)
+    """Names of the tools that the model was offered."""
 
     def remember(self, reply: Any) -> None:
         """Store the cookies of a reply."""

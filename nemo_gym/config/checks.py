@@ -247,15 +247,16 @@ def check_server_block(path: KeyPath, block: Mapping[Any, Any], config_class: ty
     """Check the server block at `path` against the config class of the server.
 
     Missing fields and wrong types are errors. An undeclared key is an error only if the class forbids extra fields,
-    because many servers read undeclared keys; otherwise it is a warning if it resembles a declared field that is not
-    set (`tolerence`).
+    because many servers read undeclared keys; otherwise it is a warning if it resembles a declared field (`tolerence`).
     """
     values = {str(key): value for key, value in block.items()}
     fields = {info.alias or name for name, info in config_class.model_fields.items()} | set(config_class.model_fields)
     problems = []
     forbids_extra = config_class.model_config.get("extra") == "forbid"
     for key in [key for key in values if key not in fields | _COMMON_FIELDS]:
-        close = nearest_names(key, fields - values.keys(), cutoff=0.75)
+        close = nearest_names(key, fields - values.keys(), cutoff=0.75) or _nearest_set_fields(
+            key, fields & values.keys()
+        )
         what = f"'{key}' is not a field of {config_class.__name__}"
         fix = f"known fields: {', '.join(sorted(fields))}"
         if close:
@@ -270,6 +271,16 @@ def check_server_block(path: KeyPath, block: Mapping[Any, Any], config_class: ty
         reported = {problem.path for problem in problems}
         problems += [problem for problem in validation_problems(error, path) if problem.path not in reported]
     return problems
+
+
+def _nearest_set_fields(key: str, fields: set[str]) -> list[str]:
+    """Return the field of the block that an undeclared key most likely means.
+
+    A field that the block sets already must be more similar, because servers that read undeclared keys number them
+    or extend the name of a field: `model_server_2` beside `model_server`.
+    """
+    others = {name for name in fields if not key.startswith(f"{name}_") and key.rstrip("0123456789") != name}
+    return nearest_names(key, others, cutoff=0.85)
 
 
 # -- references and addresses -------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_gym.catalog.rows import parse_row
+from nemo_gym.config.problems import did_you_mean
 from nemo_gym.errors import ConfigError
 from nemo_gym.keys import AGENT_REF_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.rollouts.plan import Line, line_digest, read_lines
@@ -33,6 +34,7 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.NotIn: lambda part, whole: part not in whole,
 }
 MAX_NODES = 200
+MAX_FIELD_NAMES = 1000
 
 Predicate = Callable[[Row], bool]
 
@@ -95,7 +97,7 @@ class RowSelection:
         Raises:
             ConfigPathNotFoundError: the file does not exist.
             NoRowsSelected: no row is selected.
-            ConfigError: the condition is invalid, or an id is not in the file.
+            ConfigError: the condition is invalid, or an id or a field of the condition is in no row of the file.
         """
         count = 0
         for count, line in enumerate(self._select(path), start=1):  # noqa: B007 - counts
@@ -140,6 +142,7 @@ class RowSelection:
     def _matching_lines(self, path: Path) -> Iterator[Line]:
         """Yield the lines that fulfil the conditions, in the order of the file, with their task numbers."""
         predicate = parse_condition(self.where) if self.where else None
+        fields = ConditionFields(self.where) if self.where else None
         missing, tasks = set(self.ids), None if self.tasks is None else set(self.tasks)
         first_lines: dict[bytes, int] = {}
         for position, (number, content, *_) in enumerate(read_lines(path)):
@@ -155,11 +158,15 @@ class RowSelection:
                 tasks is None or (isinstance(task, int) and task in tasks)
             )
             missing.discard(row_id)
+            if fields is not None:
+                fields.add_row(row)
             if is_chosen and (predicate is None or predicate(row)):
                 yield number, content, index
         if missing:
             listed = ", ".join(sorted(missing)[:5])
             raise ConfigError(f"no row has the id {listed}", where=str(path), fix="gym view shows the task numbers")
+        if fields is not None:
+            fields.check(path)
 
 
 def _with_offsets(lines: Iterator[Line], path: Path) -> Iterator[tuple[int, int, int]]:
@@ -234,13 +241,8 @@ def _predicate(node: ast.expr) -> Predicate:
 
 def _operand(node: ast.expr) -> Callable[[Row], Any]:
     """Return the function that reads a field, maybe nested (`verifier_metadata.level`), or the value of a constant."""
-    names: list[str] = []
-    inner = node
-    while isinstance(inner, ast.Attribute):
-        names.insert(0, inner.attr)
-        inner = inner.value
-    if isinstance(inner, ast.Name):
-        path = [inner.id, *names]
+    path = _field_path(node)
+    if path:
 
         def read_field(row: Row) -> Any:
             value: Any = row
@@ -254,3 +256,63 @@ def _operand(node: ast.expr) -> Callable[[Row], Any]:
     except (ValueError, TypeError):  # a TypeError for {[1]}
         raise ValueError(f"{ast.unparse(node)!r} is neither a field nor a value") from None
     return lambda _row: value
+
+
+def _field_path(node: ast.expr) -> tuple[str, ...]:
+    """Return the names of a field, maybe nested; empty if the node is not a field."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.insert(0, node.attr)
+        node = node.value
+    return (node.id, *names) if isinstance(node, ast.Name) else ()
+
+
+class ConditionFields:
+    """The fields of a condition, and whether rows have them: a misspelt field would fulfil no comparison silently."""
+
+    def __init__(self, condition: str) -> None:
+        body = ast.parse(condition.strip(), mode="eval").body
+        sides = [
+            side for node in ast.walk(body) if isinstance(node, ast.Compare) for side in (node.left, *node.comparators)
+        ]
+        self._missing = {path for side in sides if (path := _field_path(side))}
+        self._names: dict[str, None] = {}
+
+    def add_row(self, row: Row) -> None:
+        """Note the fields of a row."""
+        if not self._missing:
+            return
+        self._missing = {path for path in self._missing if not _has_field(row, path)}
+        if self._missing and len(self._names) < MAX_FIELD_NAMES:
+            self._names.update(dict.fromkeys(_field_names(row)))
+
+    def check(self, path: Path) -> None:
+        """Refuse fields that no row has.
+
+        Raises:
+            ConfigError: a field of the condition is in no row; the error names the nearest field.
+        """
+        if not self._missing or not self._names:
+            return
+        name = ".".join(min(self._missing))
+        nested = [other for other in self._names if other.endswith(f".{name.rpartition('.')[2]}")]
+        guess = f" — did you mean '{nested[0]}'?" if nested else did_you_mean(name, self._names)
+        fields = ", ".join(other for other in self._names if "." not in other and not other.startswith("_"))
+        raise ConfigError(f"no row has the field '{name}'{guess}", where=f"--where, {path}", fix=f"fields: {fields}")
+
+
+def _has_field(row: Row, path: tuple[str, ...]) -> bool:
+    value: Any = row
+    for name in path:
+        if not isinstance(value, Mapping) or name not in value:
+            return False
+        value = value[name]
+    return True
+
+
+def _field_names(row: Mapping[str, Any], prefix: str = "", depth: int = 3) -> Iterator[str]:
+    """Yield the names of the fields of a row, with those of nested objects as `verifier_metadata.level`."""
+    for name, value in row.items():
+        yield f"{prefix}{name}"
+        if isinstance(value, Mapping) and depth > 1:
+            yield from _field_names(value, f"{prefix}{name}.", depth - 1)

@@ -14,6 +14,7 @@ from nemo_gym.wire.stored_rollout import RolloutId
 # Control characters except line ends and tabs, and marks that change the direction of text.
 _TERMINAL_CODES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 LONGEST_CELL = 40
+LONGEST_ERROR = 100
 
 
 def escape_terminal_codes(text: str) -> str:
@@ -47,9 +48,15 @@ def overview_lines(run: RunDatabase) -> Iterator[str]:
 
 
 def table_rows(run: RunDatabase, *, filter_text: str = "", words: str = "", count: int = 50) -> Iterator[list[str]]:
-    """Yield the table: the header, at most `count` rollouts, and the number of rollouts that are not listed."""
+    """Yield the table: the header, at most `count` rollouts, and the number of rollouts that are not listed.
+
+    The column of errors appears only if a listed rollout has one.
+    """
     page = run.page(filter_text=filter_text, words=words, count=count)
-    yield ["task", "repeat", "outcome", "reward", "turns", "tokens", "extracted", "expected"]
+    has_errors = any(row["message"] for row in page.rows)
+    header = ["task", "repeat", "outcome", "reward", "turns", "tokens", "extracted", "expected"]
+    header += ["error"] if has_errors else []
+    yield header
     for row in page.rows:
         outcome = row["outcome"] + (f": {row['kind']}" if row["outcome"] != "scored" else "")
         yield [
@@ -59,11 +66,12 @@ def table_rows(run: RunDatabase, *, filter_text: str = "", words: str = "", coun
             "" if row["reward"] is None else f"{row['reward']:.3f}",
             str(row["turns"]),
             str(row["tokens_in"] + row["tokens_out"]),
-            _cell(row["extracted"] or row["message"]),
+            _cell(row["extracted"]),
             _cell(row["expected"]),
+            *([_cell(row["message"], LONGEST_ERROR)] if has_errors else []),
         ]
     if page.total > len(page.rows):
-        yield [f"… {page.total - len(page.rows)} more", *[""] * 7]
+        yield [f"… {page.total - len(page.rows)} more", *[""] * (len(header) - 1)]
 
 
 def rollout_lines(run: RunDatabase, rollout_id: RolloutId) -> Iterator[str] | None:
@@ -92,6 +100,6 @@ def _conversation_lines(record: dict[str, Any], facts: dict[str, Any]) -> Iterat
             yield f"… {event['length'] - LONGEST_TEXT} more characters"
 
 
-def _cell(text: str) -> str:
+def _cell(text: str, longest: int = LONGEST_CELL) -> str:
     line = escape_terminal_codes(" ".join(text.split()))
-    return line if len(line) <= LONGEST_CELL else line[: LONGEST_CELL - 1] + "…"
+    return line if len(line) <= longest else line[: longest - 1] + "…"

@@ -5,6 +5,7 @@ import json
 import logging
 import re
 from collections.abc import Sequence
+from http import HTTPStatus
 from itertools import count
 from typing import Any
 
@@ -48,6 +49,9 @@ TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 MAX_SILENT_TURNS = 2
 """Turns in a row without a tool call or a message after which the episode ends."""
 
+NO_ROUTE = b'{"detail":"Not Found"}'
+"""Answer of a server without a route for the path, or of a tool that raises `HTTPException(404)`."""
+
 FAILURES_OF_TOOLS = frozenset(error.__name__ for error in (InvalidReward, RequestCancelled, ServerUnreachable))
 """Errors in the reply of a tool that fail the rollout: they are no answer to the model."""
 
@@ -61,6 +65,18 @@ def tool_arguments(call: NeMoGymResponseFunctionToolCall) -> dict[str, Any]:
     if call.name in UNCALLABLE_NAMES or not TOOL_NAME.fullmatch(call.name):
         raise ValueError(f"There is no tool named {call.name!r}.")
     return parse_tool_arguments(call.arguments)
+
+
+def offered_tools(params: NeMoGymResponseCreateParamsNonStreaming) -> list[str]:
+    """Return the names of the functions that a request offers."""
+    tools = [tool if isinstance(tool, dict) else vars(tool) for tool in params.tools or ()]
+    return [tool["name"] for tool in tools if tool.get("name")]
+
+
+def unknown_tool(name: str, offered: Sequence[str]) -> str:
+    """Return the output of a call of a tool that does not exist, so that the model can choose another one."""
+    listed = f" Tools: {', '.join(offered)}." if offered else ""
+    return json.dumps({"error": f"There is no tool named {name!r}.{listed}"})
 
 
 def has_message(response: NeMoGymResponse) -> bool:
@@ -128,6 +144,7 @@ class SimpleAgent(EpisodeAgent):
         prompt = params.input
         if isinstance(prompt, str):
             prompt = [NeMoGymEasyInputMessage(role="user", content=prompt)]
+        session.tool_names = offered_tools(params)
         items: list[Any] = []
         usages: list[Any] = []
         silent = 0
@@ -221,6 +238,8 @@ class SimpleAgent(EpisodeAgent):
         except ResponseTooLong as problem:
             logger.warning("%s; the model gets an error instead (max_tool_output_bytes)", problem)
             return json.dumps({"error": f"The tool's answer is longer than {limit:,} bytes. Ask for less."})
+        if reply.status == HTTPStatus.NOT_FOUND and content == NO_ROUTE and tool not in session.tool_names:
+            return unknown_tool(tool, session.tool_names)
         try:
             return read_content(content, signals)
         except ValueError as problem:

@@ -380,6 +380,14 @@ def test_a_misspelt_field_of_a_servers_config_class_is_named():
     assert problems[0].is_warning
 
 
+@pytest.mark.parametrize(("key", "is_reported"), [("tolerence", True), ("tolerance_2", False), ("tolerance2", False)])
+def test_a_misspelt_key_is_named_although_the_field_is_set(key, is_reported):
+    """An override that misspells a field of the file changes nothing; a numbered key is meant as it is written."""
+    problems = check_server_block(("sums",), {**BLOCK, "tolerance": 1, key: 2}, SumsConfig)
+
+    assert [problem.fix for problem in problems] == (["tolerance"] if is_reported else [])
+
+
 def test_an_undeclared_key_unlike_any_field_is_accepted():
     """Servers read keys of their choice from their block; a warning for each would be noise."""
     assert check_server_block(("sums",), {**BLOCK, "blackboard": 1}, SumsConfig) == []

@@ -1,6 +1,7 @@
 """Which rows of a file a run uses, and which task numbers they have."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,29 @@ def test_an_unknown_id_is_an_error(rows: Path) -> None:
     """A misspelled id must not be left out silently."""
     with pytest.raises(ConfigError, match="no row has the id r99"):
         select(rows, ids=("r1", "r99"))
+
+
+@pytest.mark.parametrize(
+    ("condition", "problem"),
+    [
+        ("levl == 2", "no row has the field 'levl' — did you mean 'level'?"),
+        ("topic == 'odd'", "no row has the field 'topic' — did you mean 'meta.topic'?"),
+        ("levl == None", "no row has the field 'levl'"),
+        ("level == 2 or meta.topik == 'odd'", "no row has the field 'meta.topik' — did you mean 'meta.topic'?"),
+    ],
+)
+def test_a_field_that_no_row_has_is_an_error(rows: Path, condition: str, problem: str) -> None:
+    """A misspelt field selects no row, or with `or` and `None` the wrong rows."""
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        select(rows, where=condition)
+
+
+def test_a_field_that_some_rows_have_is_known(tmp_path: Path) -> None:
+    """`level == None` selects the rows that lack a field, which may be all rows of a page."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"id": "r0"}\n{"id": "r1", "level": null}\n')
+
+    assert select(path, where="level == None") == [0, 1]
 
 
 @pytest.mark.parametrize(

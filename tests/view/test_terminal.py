@@ -33,6 +33,19 @@ def test_a_run_is_printed_as_a_table(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "What is" not in print_view(capsys, str(output), "--failed")
 
 
+def test_the_error_of_a_failed_rollout_has_a_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Below "extracted" it would look like an answer of the model; without failures there is no empty column."""
+    output = write(tmp_path / "rollouts.jsonl", record(0))
+    assert " error" not in print_view(capsys, str(output))
+    write(tmp_path / "rollouts_failures.jsonl", failure(2))
+
+    header, failed = [
+        line for line in print_view(capsys, str(output)).splitlines() if "extracted" in line or "too slow" in line
+    ]
+
+    assert failed.index("too slow") == header.index("error") > header.index("extracted")
+
+
 def test_one_rollout_is_printed_completely(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Reading a rollout must not need a browser."""
     output = write(tmp_path / "rollouts.jsonl", record(0, 0, answer="first"), record(0, 1, answer="second"))

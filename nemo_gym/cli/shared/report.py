@@ -353,7 +353,7 @@ def phase_line(means: Mapping[str, float]) -> str:
 
 def _format_seconds(seconds: float) -> str:
     """Format as `3.2 s`, `71 ms`, `0.3 ms`."""
-    if seconds >= 0.1:
+    if seconds >= 0.0995:  # less would be rounded to 1e+02 ms
         return f"{seconds:.2g} s" if seconds < 100 else f"{seconds:.0f} s"
     return f"{1000 * seconds:.2g} ms"
 

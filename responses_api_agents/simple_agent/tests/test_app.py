@@ -205,15 +205,38 @@ def test_a_name_that_is_no_tool_never_reaches_the_server(name):
     assert "no tool" in json.loads(tool_texts(response)[0])["error"]
 
 
-@pytest.mark.parametrize(
-    ("name", "text"), [("refuse", "not on Sundays"), ("crash", "boiler exploded"), ("nowhere", "Not Found")]
-)
+@pytest.mark.parametrize(("name", "text"), [("refuse", "not on Sundays"), ("crash", "boiler exploded")])
 def test_the_error_of_a_tool_is_sent_to_the_model(name, text):
     """Environments explain errors to the model, and the text must arrive unchanged."""
     response = Bench([{"tool_calls": [{"name": name}]}, DONE]).respond()
 
     assert text in tool_texts(response)[0]
     assert types(response)[-1] == "message"
+
+
+OFFERED = {"type": "function", "name": "weather", "description": "", "strict": False, "parameters": {"type": "object"}}
+
+
+@pytest.mark.parametrize(
+    ("tools", "text"),
+    [([], "There is no tool named 'nowhere'."), ([OFFERED], "There is no tool named 'nowhere'. Tools: weather.")],
+)
+def test_a_tool_that_does_not_exist_is_named_with_those_that_do(tools, text):
+    """`{"detail":"Not Found"}` does not help a model to choose another tool."""
+    bench = Bench([{"tool_calls": [{"name": "nowhere"}]}, DONE])
+
+    reply = bench.http.post("/v1/responses", json={"input": "What to wear?", "tools": tools})
+
+    assert json.loads(tool_texts(reply.json())[0]) == {"error": text}
+
+
+def test_an_offered_tool_may_answer_404():
+    """A file that a tool does not find is the answer of the tool, not a missing tool."""
+    bench = Bench([{"tool_calls": [{"name": "nowhere"}]}, DONE])
+
+    reply = bench.http.post("/v1/responses", json={"input": "x", "tools": [OFFERED | {"name": "nowhere"}]})
+
+    assert json.loads(tool_texts(reply.json())[0]) == {"detail": "Not Found"}
 
 
 @pytest.mark.parametrize("error", ["RequestCancelled", "ServerUnreachable"])

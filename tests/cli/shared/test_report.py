@@ -231,6 +231,7 @@ def test_the_phases_of_a_rollout_fit_one_line() -> None:
 
     assert phase_line(means) == "per rollout  4.1 s: model 3.2 s, tools 0.71 s, agent 0.1 s, verify 52 ms"
     assert phase_line({}) == ""
+    assert phase_line({"whole": 0.0996}) == "per rollout  0.1 s"  # not 1e+02 ms
 
 
 def test_metrics_carry_the_name_of_their_agent() -> None:
