@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import sys
 from collections import deque
 from collections.abc import Mapping
@@ -211,7 +212,6 @@ async def _install(installer: _ProgramInstaller, programs: Programs) -> None:
     folder = installer.folder
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    folder.chmod(0o755)  # the user of a box must be able to read it
     if programs.npm:
         await _install_npm(installer, programs)
     if programs.pip:
@@ -219,9 +219,21 @@ async def _install(installer: _ProgramInstaller, programs: Programs) -> None:
         python = find_interpreter(sys.executable)
         await installer.run(uv, "venv", "--clear", "--no-project", "--python", python, str(venv))
         await installer.run(uv, "pip", "install", "--python", str(venv / "bin" / "python"), *programs.pip)
+    await asyncio.to_thread(_make_readable, folder)
     partial = folder / f"{STAMP}.partial"
     partial.write_text(programs.model_dump_json(indent=2), encoding="utf-8")
     partial.replace(folder / STAMP)
+
+
+def _make_readable(folder: Path) -> None:
+    """Let every user read a folder: boxes have separate users, and the umask of this process may take the right away."""
+    folder.chmod(0o755)
+    for parent, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            path = Path(parent, name)
+            mode = path.lstat().st_mode
+            if not stat.S_ISLNK(mode):
+                path.chmod(stat.S_IMODE(mode) | 0o444 | (0o111 if mode & stat.S_IXUSR else 0))
 
 
 async def _install_npm(installer: _ProgramInstaller, programs: Programs) -> None:

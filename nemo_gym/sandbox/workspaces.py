@@ -4,8 +4,9 @@ import asyncio
 import base64
 import binascii
 import difflib
-import fnmatch
+import itertools
 import os
+import re
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -18,11 +19,17 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from nemo_gym.config.search_roots import component_search_roots, find_file
 from nemo_gym.errors import ConfigError
 from nemo_gym.sandbox.api import AsyncSandbox
+from nemo_gym.sandbox.providers.archive import matches_pattern
 from nemo_gym.sandbox.spec import SandboxError
 
 IGNORED = (".git", "__pycache__", "*.pyc", ".pytest_cache", "node_modules", ".venv")
 """Names of files and folders that are no changes."""
 MAX_BYTES = 64 << 20
+_MAX_DIFF_PAIRS = 10_000_000
+"""Pairs of lines that a diff may compare; beyond, a file only `differs`, because the search takes minutes."""
+_MAX_DIFF_CHARACTERS = 1 << 20
+"""Characters of the diff of a workspace; the contents of files are complete without it."""
+_DIFF_CONTEXT = 3
 
 
 def checked_path(name: str) -> str:
@@ -134,26 +141,26 @@ def read_snapshot(folder: Path, ignored: Sequence[str] = IGNORED) -> Snapshot:
     """Return the contents of the regular files of a folder by path; links are not followed, ignored names left out."""
     snapshot: Snapshot = {}
     for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not _matches(name, ignored))
+        folders[:] = sorted(name for name in folders if not matches_pattern(name, ignored))
         for name in names:
             path = Path(parent, name)
-            if not _matches(name, ignored) and path.is_file() and not path.is_symlink():
+            if not matches_pattern(name, ignored) and path.is_file() and not path.is_symlink():
                 snapshot[path.relative_to(folder).as_posix()] = path.read_bytes()
     return snapshot
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 async def download_snapshot(
     sandbox: AsyncSandbox, path: str, *, ignored: Sequence[str] = IGNORED, max_bytes: int = MAX_BYTES
 ) -> Snapshot:
-    """Return the contents of the files of a folder in a sandbox.
+    """Return the contents of the regular files of a folder in a sandbox; links are not followed.
 
     Raises:
         SandboxError: the folder cannot be read, or is larger than `max_bytes`.
     """
+    read_files = getattr(sandbox.provider, "read_files", None)
+    if read_files is not None:
+        files: Snapshot = await read_files(sandbox.handle, path, ignored=ignored, max_bytes=max_bytes)
+        return files
     with tempfile.TemporaryDirectory(prefix="gym-workspace-") as name:
         target = Path(name)
         await sandbox.download(path, target)
@@ -180,7 +187,14 @@ class WorkspaceChanges:
         files = {name: content for name, content in sorted(after.items()) if before.get(name) != content}
         deleted = tuple(sorted(before.keys() - after.keys()))
         names = sorted([*files, *deleted])
-        return cls(files, deleted, "".join(_file_diff(name, before.get(name), after.get(name)) for name in names))
+        diff, size = [], 0
+        for name in names:
+            diff.append(_file_diff(name, before.get(name), after.get(name)))
+            size += len(diff[-1])
+            if size > _MAX_DIFF_CHARACTERS:
+                diff[-1] = f"File {name} differs; the diff ends here, because it is too large\n"
+                break
+        return cls(files, deleted, "".join(diff))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the changes as JSON data; a file that is not text is `{"base64": …}`."""
@@ -207,10 +221,28 @@ def _file_diff(name: str, before: bytes | None, after: bytes | None) -> str:
     old, new = _as_text(before), _as_text(after)
     if old is None or new is None:
         return f"Binary file {name} differs\n"
+    old_lines, new_lines = old.splitlines(keepends=True), new.splitlines(keepends=True)
+    start = max(0, _common_count(old_lines, new_lines) - _DIFF_CONTEXT)
+    end = max(0, _common_count(old_lines[start:][::-1], new_lines[start:][::-1]) - _DIFF_CONTEXT)
+    old_lines, new_lines = old_lines[start : len(old_lines) - end], new_lines[start : len(new_lines) - end]
+    if len(old_lines) * len(new_lines) > _MAX_DIFF_PAIRS:
+        return f"File {name} differs in too many lines for a diff\n"
     lines = difflib.unified_diff(
-        old.splitlines(keepends=True),
-        new.splitlines(keepends=True),
+        old_lines,
+        new_lines,
         "/dev/null" if before is None else f"a/{name}",
         "/dev/null" if after is None else f"b/{name}",
+        n=_DIFF_CONTEXT,
     )
+    lines = (_with_later_start(line, start) if line.startswith("@@") else line for line in lines)
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _common_count(first: Sequence[str], second: Sequence[str]) -> int:
+    """Return how many lines two sequences have in common at their start."""
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
+
+
+def _with_later_start(header: str, lines: int) -> str:
+    """Return the header of a hunk, `@@ -1,2 +1,2 @@`, with line numbers that are greater by `lines`."""
+    return re.sub(r"([-+])(\d+)", lambda match: f"{match[1]}{int(match[2]) + lines}", header)

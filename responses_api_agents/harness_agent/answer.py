@@ -21,7 +21,8 @@ def prompt_text(params: NeMoGymResponseCreateParamsNonStreaming) -> str:
         text = message if isinstance(message, str) else _message_text(getattr(message, "content", None))
         label = str(getattr(message, "role", "")).capitalize() if "assistant" in roles else ""
         texts.append(f"{label}: {text}" if label and text else text)
-    return "\n\n".join(text for text in texts if text)
+    prompt = "\n\n".join(text for text in texts if text)
+    return prompt.encode(errors="replace").decode()  # JSON may contain halves of characters, which programs cannot read
 
 
 def _message_text(content: Any) -> str:

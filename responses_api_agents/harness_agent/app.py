@@ -45,7 +45,7 @@ from nemo_gym.sandbox.programs import (
 from nemo_gym.sandbox.providers.local import probe
 from nemo_gym.sandbox.providers.local.provider import LocalProvider
 from nemo_gym.sandbox.providers.registry import create_provider
-from nemo_gym.sandbox.spec import SandboxErrorKind
+from nemo_gym.sandbox.spec import SandboxError, SandboxErrorKind
 from nemo_gym.sandbox.workspaces import IGNORED, Workspace, WorkspaceChanges, download_snapshot
 from nemo_gym.server_utils import get_first_server_config_dict, get_response_json
 from responses_api_agents.harness_agent.answer import build_response, last_characters, prompt_text
@@ -53,6 +53,7 @@ from responses_api_agents.harness_agent.gateway import MCP_PATH, Gateway
 from responses_api_agents.harness_agent.harness import (
     SCRIPTS_FOLDER,
     Harness,
+    check_start,
     installed_folder,
     node_folder,
     prepare_start,
@@ -73,6 +74,8 @@ _TAIL = 4000
 """Characters of the output of a program in the record of its rollout."""
 _FILE_SECONDS = 60.0
 _TTL_MARGIN = 600.0
+_LAST_EXIT_STATUS = 128
+"""Greater ones are signals."""
 
 
 class HarnessAgentConfig(EpisodeAgentConfig):
@@ -151,6 +154,7 @@ class HarnessAgent(EpisodeAgent):
     config: HarnessAgentConfig
     _provider: LocalProvider | None = PrivateAttr(default=None)
     _installed: Path | None = PrivateAttr(default=None)
+    _slots: asyncio.Semaphore = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
         """Check that programs can be isolated and that this one is installed.
@@ -161,6 +165,7 @@ class HarnessAgent(EpisodeAgent):
         """
         super().model_post_init(context)
         probe().require()
+        self._slots = asyncio.Semaphore(self.config.max_concurrent)
         if self.config.install_folder is not None:
             self._installed = Path(self.config.install_folder).resolve()
             if not self._installed.is_dir():
@@ -251,7 +256,7 @@ class HarnessAgent(EpisodeAgent):
             AgentFailed: the program was killed, or called no model.
             ModelFailed: every call of the program failed.
         """
-        kind, name = program.result.error_type, self.config.name
+        kind, name = kind_of_kill(program.result), self.config.name
         output = last_characters(program.result.stderr.strip() or program.result.stdout.strip(), _SETUP_OUTPUT)
         if kind is not None:
             raise AgentFailed(f"the program was ended by the sandbox ({kind}); its last output: {output!r}", where=name)
@@ -266,7 +271,13 @@ class HarnessAgent(EpisodeAgent):
     async def _run_program(
         self, params: NeMoGymResponseCreateParamsNonStreaming, workspace: Workspace, mcp: Mapping[str, Any] | None
     ) -> ProgramRun:
-        """Run the program once in a new box."""
+        """Run the program once in a new box, which is started when the rollout has a slot."""
+        async with self._slots:
+            return await self._run_in_box(params, workspace, mcp)
+
+    async def _run_in_box(
+        self, params: NeMoGymResponseCreateParamsNonStreaming, workspace: Workspace, mcp: Mapping[str, Any] | None
+    ) -> ProgramRun:
         with tempfile.TemporaryDirectory(prefix="gym-harness-", ignore_cleanup_errors=True) as name:
             folder = Path(name)
             async with AsyncExitStack() as stack:
@@ -386,6 +397,7 @@ class HarnessAgent(EpisodeAgent):
             "max_turns": str(config.max_turns),
         }
         start = prepare_start(config.harness, values, has_mcp=has_mcp)
+        check_start(start, config.name)
         files = {f"{HOME}/{name}": content for name, content in start.files.items()}
         files |= {TASK_FILE: prompt, f"{WORKDIR}/stdin.txt": start.stdin}
         await _upload_texts(sandbox, files)
@@ -403,16 +415,27 @@ class HarnessAgent(EpisodeAgent):
         if rule is not None:
             content = None
             if rule.file:
-                path = rule.file.replace("{workspace}", FILES)
+                path = rule.file.replace("{workspace}", FILES).replace("{home}", HOME)
                 path = path if path.startswith("/") else f"{HOME}/{path}"
-                content = (await sandbox.exec(["head", "-c", "1000000", path], timeout_s=_FILE_SECONDS)).stdout
+                command = ["sh", "-c", 'test -f "$1" && head -c 1000000 "$1"', "sh", path]  # a pipe would block
+                content = (await sandbox.exec(command, timeout_s=_FILE_SECONDS)).stdout
             run.final_text = read_final_text(rule, run.result.stdout, content)
-        after = await self._download_files(sandbox)
+        try:
+            after = await self._download_files(sandbox)
+        except SandboxError as error:
+            problem = f"the files that the program left cannot be read: {error}"
+            raise AgentFailed(problem, where=self.config.name) from error
         run.changes = await asyncio.to_thread(WorkspaceChanges.between, before, after)
         if workspace.check:
             result = await sandbox.exec(workspace.check, cwd=FILES, timeout_s=workspace.check_timeout_s)
             output = last_characters(result.stdout + result.stderr, _TAIL)
             run.check = {"status": result.return_code, "error_type": result.error_type, "output": output}
+
+
+def kind_of_kill(result: SandboxExecResult) -> SandboxErrorKind | None:
+    """Return why the sandbox ended a program; None if it ended by itself, with any status and any last words."""
+    is_enforced = result.error_type in (SandboxErrorKind.TIMEOUT, SandboxErrorKind.OUTPUT, SandboxErrorKind.SANDBOX)
+    return result.error_type if is_enforced or result.return_code > _LAST_EXIT_STATUS else None
 
 
 def _write_hosts(path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Self
 
 import aiohttp
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from nemo_gym.capture.middleware import DIALECT_OF_PATH, GEMINI_METHODS
 from nemo_gym.capture.record import CapturedExchange, Dialect, build_model_call_record
@@ -32,7 +33,11 @@ _MODEL_PATH = re.compile(
 """The endpoints of a model server that clients of models need."""
 _HOP_HEADERS = frozenset({"host", "connection", "transfer-encoding", "content-length", "accept-encoding", "keep-alive"})
 _KEY_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"})
+_OUR_HEADERS = "x-nemo-gym-"
+"""The begin of headers that only servers of a run may set: deadlines, rollouts, sessions."""
 _MAX_BODY_BYTES = 64 << 20
+_MAX_HELD_BYTES = 128 << 20
+"""Bytes of all requests of a rollout that are in flight."""
 _CHUNK = 1 << 16
 _REFUSED = 400
 """Clients of models do not repeat a request after this status."""
@@ -57,6 +62,7 @@ class Gateway:
     """Status and begin of the last answer that is an error."""
     reached_limit: bool = False
     _in_flight: int = 0
+    _held_bytes: int = 0
     _runner: web.AppRunner | None = None
     _folder: int | None = None
 
@@ -65,9 +71,9 @@ class Gateway:
 
         The kernel allows about 100 characters for the path of a socket; that of a descriptor is always shorter.
         """
-        app = web.Application(client_max_size=_MAX_BODY_BYTES)
+        app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, logger=_http_logger)
         await self._runner.setup()
         self._folder = os.open(socket_path.parent, os.O_PATH | os.O_CLOEXEC)
         await web.UnixSite(self._runner, f"/proc/self/fd/{self._folder}/{socket_path.name}").start()
@@ -110,10 +116,23 @@ class Gateway:
         self, request: web.Request, url: str, extra: Mapping[str, str], dialect: Dialect | None
     ) -> web.StreamResponse:
         """Send a request to `url` and stream its answer back; record it if it is a model call."""
-        body = await request.read()
-        headers = {
-            name: value for name, value in request.headers.items() if name.lower() not in _HOP_HEADERS | _KEY_HEADERS
-        }
+        body = bytearray()
+        try:
+            async for chunk in request.content.iter_chunked(_CHUNK):
+                body += chunk
+                self._held_bytes += len(chunk)
+                if len(body) > _MAX_BODY_BYTES or self._held_bytes > _MAX_HELD_BYTES:
+                    message = f"a request may have {_MAX_BODY_BYTES:,} bytes, those in flight {_MAX_HELD_BYTES:,}"
+                    self.last_error = message
+                    return web.json_response({"error": {"message": message}}, status=413)
+            return await self._forward_body(request, bytes(body), url, extra, dialect)
+        finally:
+            self._held_bytes -= len(body)
+
+    async def _forward_body(
+        self, request: web.Request, body: bytes, url: str, extra: Mapping[str, str], dialect: Dialect | None
+    ) -> web.StreamResponse:
+        headers = {name: value for name, value in request.headers.items() if _is_forwarded(name.lower())}
         started = time.time()
         answer = bytearray()
         try:
@@ -160,6 +179,23 @@ class Gateway:
         self.answered_calls += 1
         self.conversations.add(record)
 
+
+def _is_forwarded(name: str) -> bool:
+    """Return whether a header of a program is sent on; its body is uncompressed by then."""
+    is_own = name in _HOP_HEADERS or name in _KEY_HEADERS or name == "content-encoding"
+    return not is_own and not name.startswith(_OUR_HEADERS)
+
+
+class _ProgramErrors(logging.Filter):
+    """Drops what programs could fill the log with: requests that are not HTTP, and connections that they closed."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        return not isinstance(error, HttpProcessingError | ConnectionError)
+
+
+_http_logger = logging.getLogger("nemo_gym.harness_agent.http")
+_http_logger.addFilter(_ProgramErrors())
 
 _NO_TIMEOUT = aiohttp.ClientTimeout(total=None)
 """The deadline of the rollout ends every request."""

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import AgentFailed, ConfigError
 from nemo_gym.launch.programs import Programs, is_installed
 from nemo_gym.sandbox.workspaces import checked_path
 
@@ -37,7 +37,7 @@ class FinalText(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     file: str | None = None
-    """A file below HOME or, with `{workspace}`, in the workspace."""
+    """A file below HOME, which may begin with `{home}`, or below `{workspace}`."""
     stdout: Literal["text", "json", "last_json_line"] | None = None
     """The whole output, a JSON value, or the last line that is one."""
     field: str | None = None
@@ -119,6 +119,26 @@ class ProgramStart:
     env: dict[str, str]
     files: dict[str, str]
     stdin: str
+
+
+_MAX_ARGUMENT_BYTES = 128 << 10
+"""Size of an argument or variable with its end, which the kernel limits."""
+
+
+def check_start(start: ProgramStart, where: str) -> None:
+    """Check that the kernel can start a program with these arguments and variables.
+
+    Raises:
+        AgentFailed: one of them is too long or contains a zero byte, as a task may.
+    """
+    texts = [*start.command, *(f"{name}={value}" for name, value in start.env.items())]
+    fix = "hand the task over with {prompt_file}, with `stdin`, or in `files`"
+    size = max(len(text.encode(errors="replace")) for text in texts)
+    if size >= _MAX_ARGUMENT_BYTES:
+        problem = f"an argument or variable of the program has {size:,} bytes, and at most 131,071 are possible"
+        raise AgentFailed(problem, where=where, fix=fix)
+    if any("\0" in text for text in texts):
+        raise AgentFailed("an argument or variable of the program contains a zero byte", where=where, fix=fix)
 
 
 def prepare_start(harness: Harness, values: Mapping[str, str], *, has_mcp: bool) -> ProgramStart:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,12 @@ from nemo_gym.launch.programs import Programs, install_programs, is_installed, p
 from nemo_gym.launch.venv_build import InstallFailed
 
 NPM = """#!/bin/sh
+umask "${UMASK:-022}"
 echo "npm $*" >> "$LOG"
 if [ -n "$FAIL" ]; then echo "npm error 404 no-such-package"; exit 3; fi
 mkdir -p node_modules/.bin
 echo '#!/bin/sh' > node_modules/.bin/agent
+chmod u+x node_modules/.bin/agent
 """
 AGENT = Programs.model_validate({"npm": {"@x/agent": "1.2.3"}, "npm_scripts": ["@x/agent"]})
 
@@ -52,6 +55,22 @@ async def test_programs_are_installed_once_also_by_several_processes_at_a_time(l
     assert "--ignore-scripts" in install
     assert install.endswith("@x/agent@1.2.3")
     assert rebuild.startswith("npm rebuild")
+
+
+async def test_programs_can_be_read_by_the_users_of_boxes(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each box has a separate user, for whom files written with the umask 077 would not exist."""
+    del log
+    monkeypatch.setenv("UMASK", "077")
+    folder = AGENT.folder(tmp_path / "cache")
+
+    await install_programs(AGENT, folder, "agent")
+
+    paths = [folder, *folder.rglob("*")]
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in paths}
+    assert modes["agent"] == modes["node_modules"] == modes[".bin"] == 0o755
+    assert all(mode & 0o004 for mode in modes.values()), modes
 
 
 async def test_a_failed_installation_is_explained_and_tried_again(

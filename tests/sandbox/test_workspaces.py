@@ -1,5 +1,6 @@
 """Workspaces of rollouts: what rows may bring, and what is reported as changed."""
 
+import io
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.sandbox.providers.archive import regular_files
+from nemo_gym.sandbox.spec import SandboxError
 from nemo_gym.sandbox.workspaces import Workspace, WorkspaceChanges, read_snapshot
 
 
@@ -88,3 +91,68 @@ def test_links_and_ignored_names_are_no_files_of_a_workspace(tmp_path: Path) -> 
 
     assert read_snapshot(tmp_path) == {"real": b"x"}
     assert read_snapshot(tmp_path, ["real", "*.pyc"]) == {".git/config": b"x"}
+
+
+def test_a_changed_line_of_a_large_file_is_in_the_diff_with_its_number() -> None:
+    """The common lines around a change are not searched, and the header must name the right lines nevertheless."""
+    lines = [f"line {number}\n" for number in range(20_000)]
+    changed = [*lines[:9_999], "changed\n", *lines[10_000:]]
+
+    diff = WorkspaceChanges.between({"a": "".join(lines).encode()}, {"a": "".join(changed).encode()}).diff
+
+    assert "@@ -9997,7 +9997,7 @@\n line 9996\n" in diff
+    assert "-line 9999\n+changed\n line 10000\n" in diff
+    assert diff.count("\n") == 2 + 1 + 8
+
+
+def test_the_diff_of_a_file_that_was_rewritten_is_bounded() -> None:
+    """Comparing all lines with all others takes minutes, in which the agent server could do nothing else."""
+    before, after = (b"".join(b"%d %d\n" % (salt, number % 300) for number in range(9_000)) for salt in (1, 2))
+
+    changes = WorkspaceChanges.between({"a": before}, {"a": after})
+
+    assert changes.diff == "File a differs in too many lines for a diff\n"
+    assert changes.files == {"a": after}
+
+
+def test_a_diff_that_is_larger_than_a_megabyte_ends_with_a_note() -> None:
+    """The contents are in the record already; a second copy of tens of megabytes helps no reader."""
+    changes = WorkspaceChanges.between({}, {"a": b"x\n", "b": b"x" * (2 << 20), "c": b"x\n"})
+
+    assert changes.diff.endswith("File b differs; the diff ends here, because it is too large\n")
+    assert list(changes.files) == ["a", "b", "c"]
+
+
+def test_only_regular_files_of_an_archive_are_read() -> None:
+    """What a program leaves is not to be trusted: links, devices and odd names must neither be followed nor fail."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, kind, link in (
+            ("root", tarfile.DIRTYPE, ""),
+            ("root/link", tarfile.SYMTYPE, "/etc/passwd"),
+            ("root/pipe", tarfile.FIFOTYPE, ""),
+            ("root/node_modules/x", tarfile.REGTYPE, ""),
+            ("root/empty", tarfile.REGTYPE, ""),
+            ("root/twin", tarfile.LNKTYPE, "root/empty"),
+            ("root/astray", tarfile.LNKTYPE, "root/link"),
+        ):
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = kind, link
+            archive.addfile(entry)
+
+    packed.seek(0)
+    files = regular_files(packed, "/root", root="root", ignored=["node_modules"], max_bytes=10)
+
+    assert files == {"empty": b"", "twin": b""}
+
+
+def test_an_archive_with_more_bytes_than_allowed_is_refused() -> None:
+    """The limit must hold before the bytes are in memory."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        entry = tarfile.TarInfo("root/a")
+        entry.size = 11
+        archive.addfile(entry, io.BytesIO(b"x" * 11))
+    packed.seek(0)
+    with pytest.raises(SandboxError, match="more than 10 bytes"):
+        regular_files(packed, "/root", root="root", ignored=[], max_bytes=10)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import fnmatch
 import io
 import os
 import shutil
@@ -52,6 +53,24 @@ class ArchiveProvider(SandboxProvider):
                 raise SandboxError(f"more than {self.max_transfer_bytes} bytes", where=origin)
             packed.seek(0)
             await asyncio.to_thread(unpack, packed, origin, Path(target), max_bytes=self.max_transfer_bytes)
+
+    async def read_files(
+        self, handle: SandboxHandle, source: str, *, ignored: Sequence[str], max_bytes: int
+    ) -> dict[str, bytes]:
+        """Return the contents of the regular files below a directory by path, without links and ignored names.
+
+        Raises:
+            SandboxError: the directory is missing, or its files are larger than `max_bytes`.
+        """
+        origin = path_inside(source, self._workdir(handle))
+        with tempfile.TemporaryFile() as packed:
+            if not await self._receive_archive(handle, origin, packed):
+                raise SandboxError(f"more than {self.max_transfer_bytes:,} bytes", where=origin)
+            packed.seek(0)
+            root = PurePosixPath(origin).name
+            return await asyncio.to_thread(
+                regular_files, packed, origin, root=root, ignored=ignored, max_bytes=max_bytes
+            )
 
     async def _write_spec_files(self, handle: SandboxHandle, spec: SandboxSpec) -> None:
         """Write the spec's files into a new sandbox; on failure remove the sandbox and raise."""
@@ -148,6 +167,60 @@ def _unpack_entries(archive: tarfile.TarFile, source: str, target: Path, max_byt
         _write_entry(archive, entry, root, source, target)
     if root is None:
         raise SandboxError("the archive is empty", where=source)
+
+
+def regular_files(
+    stream: IO[bytes], source: str, *, root: str, ignored: Sequence[str], max_bytes: int
+) -> dict[str, bytes]:
+    """Return the contents of the regular files of the tar archive of a directory `root`, by path below it.
+
+    Nothing is written to a disk. Links that lead anywhere, devices and names that match `ignored` are left out. A hard
+    link has the content of its file. Bytes of a name that are not UTF-8 become escapes.
+
+    Raises:
+        SandboxError: the archive is broken, or the files are larger than `max_bytes`.
+    """
+    files: dict[str, bytes] = {}
+    total = 0
+    try:
+        with tarfile.open(fileobj=stream, mode="r|") as archive:
+            for count, entry in enumerate(archive):
+                parts = _parts_below(entry.name, root, source)
+                if not parts or any(matches_pattern(part, ignored) for part in parts):
+                    continue
+                content = _content_of(archive, entry, root, source, files, max_bytes - total)
+                if content is not None:
+                    total += len(content)
+                    files[_portable_name(parts)] = content
+                if total > max_bytes or count >= MAX_ENTRIES:
+                    raise SandboxError(f"more than {max_bytes:,} bytes or {MAX_ENTRIES:,} files", where=source)
+    except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
+        raise SandboxError(f"the engine sent a broken archive: {error}", where=source) from error
+    return files
+
+
+def _content_of(
+    archive: tarfile.TarFile,
+    entry: tarfile.TarInfo,
+    root: str,
+    source: str,
+    files: Mapping[str, bytes],
+    max_bytes: int,
+) -> bytes | None:
+    """Return the content of a regular file or a hard link, at most one byte more than `max_bytes`; else None."""
+    if entry.islnk():
+        return files.get(_portable_name(_parts_below(entry.linkname, root, source)))
+    content = archive.extractfile(entry) if entry.isreg() else None
+    return None if content is None else content.read(max_bytes + 1)
+
+
+def _portable_name(parts: Sequence[str]) -> str:
+    return "/".join(parts).encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def matches_pattern(name: str, patterns: Sequence[str]) -> bool:
+    """Return whether the name of a file or folder matches a pattern."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _write_entry(archive: tarfile.TarFile, entry: tarfile.TarInfo, root: str, source: str, target: Path) -> None:

@@ -5,6 +5,7 @@ It speaks Chat Completions at OPENAI_BASE_URL and runs what the model asks for. 
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -62,4 +63,24 @@ if mode == "loud":
     while True:
         print("x" * 10_000)
 print(json.dumps({"result": {"text": solve(task)}}))
+if mode == "last words":
+    sys.exit("PermissionError: [Errno 13] Permission denied: '/etc/x'")
+if mode == "odd files":
+    os.symlink("/usr/bin/python3", "python")
+    os.mkfifo("pipe")
+    os.mkfifo(f"{os.environ['HOME']}/pipe")
+    os.makedirs("node_modules/.bin")
+    os.symlink("/etc/passwd", "node_modules/.bin/x")
+    os.mkdir("hidden")
+    for name in ("hidden/file", b"caf\xe9"):
+        with open(name, "w") as file:
+            file.write("x")
+    os.chmod("hidden", 0)
+if mode == "remove":
+    os.chdir("/")
+    shutil.rmtree("/work/workspace")
+    os.symlink("/usr", "/work/workspace")
+if mode == "large":
+    with open("large", "wb") as file:
+        file.truncate(1 << 20)
 sys.exit(3 if mode == "exit 3" else 0)

@@ -71,6 +71,74 @@ async def test_the_exit_status_of_the_program_decides_nothing() -> None:
     assert (result["reward"], result["harness"]["exit_status"]) == (1.0, 3)
 
 
+async def test_the_last_words_of_a_program_decide_nothing() -> None:
+    """A program that solved the task and then complains about its network has solved it."""
+    async with harness_agent(stub_harness("last words")) as agent:
+        result = await run_task(agent)
+
+    assert (result["reward"], result["harness"]["exit_status"]) == (1.0, 1)
+
+
+async def test_links_pipes_and_closed_folders_in_the_workspace_do_not_fail_the_rollout() -> None:
+    """Programs create virtual environments, which are links; and no program may evade its reward with such a file."""
+    pipe = {"file": "{home}/pipe"}
+    async with harness_agent(stub_harness("odd files", final_text=pipe)) as agent:
+        result = await asyncio.wait_for(run_task(agent), 50)
+
+    assert result["reward"] == 1.0
+    assert sorted(result["workspace_changes"]["files"]) == ["caf\\xe9", "hidden/file", "plan/spans.py"]
+
+
+async def test_a_program_that_removes_its_workspace_has_deleted_the_files() -> None:
+    """The reward of a destroyed repository is 0, whatever is in its place; a failure would not be trained on."""
+    async with harness_agent(stub_harness("remove")) as agent:
+        result = await run_task(agent)
+
+    assert result["reward"] == 0.0
+    assert set(result["workspace_changes"]["deleted"]) >= {"plan/spans.py", "plan/__init__.py"}
+    assert result["workspace_changes"]["files"] == {}
+
+
+async def test_a_workspace_that_is_too_large_is_a_failure_of_the_agent() -> None:
+    """The files of a program must not fill the memory of the agent server."""
+    async with harness_agent(stub_harness("large"), max_workspace_bytes=1 << 19) as agent:
+        with pytest.raises(AgentFailed, match=r"files that the program left cannot be read.*more than 524,288 bytes"):
+            await run_task(agent)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "problem"), [("x" * (1 << 17), "has 131,072 bytes"), ("zero \0 byte", "contains a zero byte")]
+)
+async def test_a_task_that_is_no_argument_is_refused_with_the_alternatives(prompt: str, problem: str) -> None:
+    """The kernel's own words, `Argument list too long`, say nothing about the description of the program."""
+    task = {**TASK, "responses_create_params": {"input": prompt}}
+    async with harness_agent(stub_harness()) as agent:
+        with pytest.raises(AgentFailed, match=problem) as failure:
+            await run_task(agent, task)
+    assert failure.value.fix is not None
+    assert "{prompt_file}" in failure.value.fix
+
+
+async def test_half_a_character_in_the_task_is_replaced() -> None:
+    """JSON may contain surrogates, which no file and no argument can."""
+    async with harness_agent(stub_harness()) as agent:
+        result = await run_task(agent, {**TASK, "responses_create_params": {"input": "half \ud83d"}})
+    assert result["harness"]["answered_model_calls"] > 0
+
+
+async def test_rollouts_that_wait_for_a_slot_have_no_box() -> None:
+    """The life of a box is limited, so that it must not begin before the rollout may start its program."""
+    async with harness_agent(stub_harness(), max_concurrent=1) as agent:
+        rollouts = asyncio.gather(*(run_task(agent) for _ in range(3)))
+        boxes = 0
+        while not rollouts.done():
+            boxes = max(boxes, len(agent._local_provider()._sandboxes))
+            await asyncio.wait({rollouts}, timeout=0.01)
+
+    assert boxes == 1
+    assert [result["reward"] for result in await rollouts] == [1.0, 1.0, 1.0]
+
+
 async def test_a_title_call_is_not_the_conversation() -> None:
     """Programs make calls beside the task; the main conversation is the one that does it."""
     async with harness_agent(stub_harness("title first")) as agent:

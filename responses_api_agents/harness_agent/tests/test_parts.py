@@ -11,8 +11,9 @@ from nemo_gym.capture.record import CapturedExchange
 from nemo_gym.catalog.agent_pairing import agent_config_file
 from nemo_gym.launch.programs import Programs
 from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.sandbox import SandboxErrorKind, SandboxExecResult
 from responses_api_agents.harness_agent.answer import build_response, prompt_text
-from responses_api_agents.harness_agent.app import HarnessAgentConfig
+from responses_api_agents.harness_agent.app import HarnessAgentConfig, kind_of_kill
 from responses_api_agents.harness_agent.conversation import MAX_TRACES, Conversations, exchange_items
 from responses_api_agents.harness_agent.harness import PLACEHOLDERS, FinalText, Harness, prepare_start, read_final_text
 
@@ -234,3 +235,21 @@ def test_programs_must_be_pinned(fields: dict[str, Any], problem: str) -> None:
     """An unpinned program changes the results of tomorrow."""
     with pytest.raises(ValueError, match=problem):
         Programs.model_validate(fields)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "expected"),
+    [
+        (1, SandboxErrorKind.FORBIDDEN, None),
+        (1, SandboxErrorKind.MEMORY, None),
+        (137, SandboxErrorKind.MEMORY, SandboxErrorKind.MEMORY),
+        (139, SandboxErrorKind.CRASHED, SandboxErrorKind.CRASHED),
+        (0, SandboxErrorKind.OUTPUT, SandboxErrorKind.OUTPUT),
+        (139, None, None),
+    ],
+)
+def test_only_a_program_that_was_killed_was_ended_by_the_sandbox(
+    status: int, kind: SandboxErrorKind | None, expected: SandboxErrorKind | None
+) -> None:
+    """The sandbox guesses a kind from the last line of a program, which is no reason to discard its work."""
+    assert kind_of_kill(SandboxExecResult(return_code=status, error_type=kind)) is expected

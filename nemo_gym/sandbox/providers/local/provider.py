@@ -1,6 +1,7 @@
 """Sandboxes on this machine: bubblewrap, seccomp, Landlock, rlimits and control groups. No image, no daemon."""
 
 import asyncio
+import io
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,7 @@ from functools import partial
 from typing import IO, Any, ClassVar, Unpack
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.sandbox.providers.archive import ArchiveProvider, path_inside
+from nemo_gym.sandbox.providers.archive import MAX_ENTRIES, ArchiveProvider, path_inside, regular_files
 from nemo_gym.sandbox.providers.local import bubblewrap
 from nemo_gym.sandbox.providers.local.box import Box, find_bwrap, launch, launch_without_isolation
 from nemo_gym.sandbox.providers.local.bubblewrap import BoxShape
@@ -39,6 +40,8 @@ _UNSUPPORTED = {
     "entrypoint": "a local sandbox has no entrypoint",
     "ports": "a local sandbox has no network",
 }
+_ARCHIVE_BYTES_PER_FILE = 3072
+"""Headers and padding of a file in a tar archive, with a path of usual length."""
 _OPTIONS = frozenset({"processes", "open_files", "limit_address_space", "loopback", "mounts"})
 """The `provider_options` of a spec; `sandbox.programs` describes them."""
 
@@ -279,6 +282,20 @@ class LocalProvider(ArchiveProvider):
         download = await self._run_operation(handle, request, operation, channel_limit=self.max_transfer_bytes)
         packed.write(download.channel)
         return download.result.error_type != SandboxErrorKind.OUTPUT
+
+    async def read_files(
+        self, handle: SandboxHandle, source: str, *, ignored: Sequence[str], max_bytes: int
+    ) -> dict[str, bytes]:
+        """Return the contents of regular files; only their bytes leave the box. A missing directory has none."""
+        origin = path_inside(source, self._workdir(handle))
+        limits = {"max_bytes": max_bytes, "max_entries": MAX_ENTRIES}
+        request = {"action": "pack_files", "path": origin, "ignored": list(ignored), **limits}
+        channel_limit = max_bytes + MAX_ENTRIES * _ARCHIVE_BYTES_PER_FILE
+        download = await self._run_operation(handle, request, f"reading {origin}", channel_limit=channel_limit)
+        if download.result.error_type == SandboxErrorKind.OUTPUT:
+            raise SandboxError(f"more than {max_bytes:,} bytes", where=origin)
+        packed = io.BytesIO(download.channel)
+        return await asyncio.to_thread(regular_files, packed, origin, root="", ignored=ignored, max_bytes=max_bytes)
 
     async def _run_operation(
         self, handle: SandboxHandle, request: Mapping[str, Any], operation: str, **options: Any

@@ -1,6 +1,6 @@
 """The actions that a child of the init process performs: a command, a program, a session, file transfer."""
 
-# ruff: noqa: PTH103, PTH109, PTH112, PTH113, PTH119, PTH120, PTH123, SIM105
+# ruff: noqa: PTH101, PTH103, PTH109, PTH112, PTH113, PTH114, PTH119, PTH120, PTH123, SIM105
 # pathlib and contextlib would slow down every cold start.
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from types import ModuleType, TracebackType
     from typing import Any, NoReturn
 
@@ -38,6 +38,7 @@ def run_action(request: dict[str, Any]) -> None:
         "program": run_program,
         "session": run_session,
         "pack": pack,
+        "pack_files": pack_files,
         "unpack": unpack,
     }
     actions[request["action"]](request)
@@ -95,6 +96,58 @@ def pack(request: Mapping[str, Any]) -> None:
         sys.exit(f"{request['path']}: no such file or directory")
     with os.fdopen(CHANNEL, "wb") as file, tarfile.open(fileobj=file, mode="w|") as archive:
         archive.add(source, arcname=os.path.basename(source) or "root")
+
+
+def pack_files(request: Mapping[str, Any]) -> None:
+    """Write the regular files below a directory to the channel as a tar archive; a missing directory has none.
+
+    Links, devices and names that match `ignored` are left out, and links to one file are separate files. Permissions
+    that a program took away are restored, so that no program can hide its files.
+    """
+    import tarfile
+
+    total = 0
+    with os.fdopen(CHANNEL, "wb") as file, tarfile.open(fileobj=file, mode="w|") as archive:
+        for count, path in enumerate(_regular_files(request["path"], request["ignored"])):
+            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as content:
+                entry = tarfile.TarInfo(os.path.relpath(path, request["path"]))
+                entry.size = os.fstat(content.fileno()).st_size
+                total += entry.size
+                if total > request["max_bytes"] or count >= request["max_entries"]:
+                    sys.exit(f"more than {request['max_bytes']:,} bytes or {request['max_entries']:,} files")
+                archive.addfile(entry, content)
+
+
+def _regular_files(folder: str, ignored: list[str]) -> Iterator[str]:
+    """Yield the paths of the readable regular files below a directory, without links and ignored names.
+
+    Directories that are nested so deeply that their path is too long are left out.
+    """
+    import fnmatch
+
+    folders = [] if os.path.islink(folder) else [folder]
+    while folders:
+        entries = _folder_entries(folders.pop())
+        for entry in sorted(entries, key=lambda each: each.name):
+            if any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in ignored):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.path)
+            elif entry.is_file(follow_symlinks=False):
+                if not os.access(entry.path, os.R_OK):
+                    os.chmod(entry.path, 0o600)
+                yield entry.path
+
+
+def _folder_entries(folder: str) -> list[os.DirEntry[str]]:
+    """Return the entries of a directory, whose permissions are restored; none if it cannot be read."""
+    try:
+        if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+            os.chmod(folder, 0o700)
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
 
 
 def unpack(request: Mapping[str, Any]) -> None:
