@@ -58,9 +58,6 @@ class TokenCaptureStore:
     def path_for(self, rollout_id: str) -> Path:
         return Path(self._path(rollout_id))
 
-    def marks_path_for(self, rollout_id: str) -> Path:
-        return Path(self._marks_path(rollout_id))
-
     def _path(self, rollout_id: str) -> str:
         return f"{self._prefix}{safe_file_name(rollout_id)}.tokens.jsonl"
 
@@ -94,7 +91,7 @@ class TokenCaptureStore:
         return self.put_fields({**entry.__dict__, **(entry.model_extra or {})})
 
     def put_fields(self, fields: Mapping[str, Any]) -> RecordPosition | None:
-        """Store a record as `put` does, from the fields of a `TokenEntry` in their order; those with defaults may miss.
+        """Store a record as `put` does, from the fields of a `TokenEntry` in order; defaults may be left out.
 
         A model call then does not build a `TokenEntry`, which costs as much as everything else here.
         """

@@ -127,7 +127,7 @@ class RolloutStream:
         raise StopAsyncIteration
 
     def deliver(self, launch: Launch, rollout: Rollout) -> Rollout:
-        """Give up the room of a rollout that is handed to the consumer; return it, checked for staleness by now."""
+        """Return a rollout for the consumer, checked for staleness, and make room for the next one."""
         self._room.release()
         self._launcher.count_delivered(rollout)
         checked = self._launcher.admission.check_staleness(rollout, launch.version, self.max_staleness)
@@ -138,7 +138,7 @@ class RolloutStream:
     def discard(self, rollout: Rollout, reason: str) -> None:
         """Count a rollout that is not delivered, and allow another rollout to start in its place."""
         self._launcher.count_undelivered(rollout, reason)
-        if rollout.trainable:  # the place of another one was given back when it ended
+        if rollout.trainable:  # otherwise its admission was released when it ended
             self._launcher.admission.give_back()
 
     def give_back(self) -> None:
