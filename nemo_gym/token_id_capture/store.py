@@ -134,7 +134,7 @@ class TokenCaptureStore:
     def state_if_complete(self, rollout_id: str, calls: int) -> tuple[str, int] | None:
         """Return snapshot id and version if the rollout has exactly `calls` records and no marks, otherwise None."""
         lines = _read(self._path(rollout_id))
-        # Reading lines finds their ends a hundred times as fast as `count`; the file has the tokens of a whole rollout.
+        # A hundred times as fast as `lines.count`, which matters: the file has the tokens of a whole rollout.
         records = sum(line.endswith(b"\n") for line in io.BytesIO(lines))
         if records != calls or _size(self._marks_path(rollout_id)):
             return None

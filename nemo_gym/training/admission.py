@@ -53,7 +53,7 @@ class Admission:
             await self._changed.wait()
         return False
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Allow another rollout in place of one that cannot be used."""
         self._issued -= 1
         self.notify()

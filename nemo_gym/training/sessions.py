@@ -296,7 +296,7 @@ class Gym:
         outcome = await self._attempt(launch)
         rollout = self._as_rollout(launch, outcome)
         if not rollout.trainable:
-            self.admission.give_back()
+            self.admission.release()
         return rollout
 
     def cancelled_rollout(self, launch: Launch) -> Rollout:
