@@ -80,9 +80,9 @@ from nemo_gym.server_utils import BaseServer, SimpleServer
 from nemo_gym.token_id_capture.call import run_captured
 from nemo_gym.token_id_capture.context import CaptureContext
 from nemo_gym.token_id_capture.control_routes import add_control_routes
-from nemo_gym.token_id_capture.endpoints import capture_template, require_control_token
 from nemo_gym.token_id_capture.external_capture import ledger_of
 from nemo_gym.token_id_capture.middleware import UncapturedRequestMiddleware
+from nemo_gym.token_id_capture.process_stores import capture_template, require_control_token
 from nemo_gym.wire.engine_options import ENGINE_OPTIONS
 
 logger = logging.getLogger(__name__)

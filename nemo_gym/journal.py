@@ -58,7 +58,7 @@ class StoreError(GymError, OSError):
 
 
 def scan_lines(path: Path, begin: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield the begin offset and the bytes of every non-blank line, starting at the offset `begin`."""
+    """Yield the start offset and the bytes of every non-blank line, starting at the offset `begin`."""
     with path.open("rb") as file:
         file.seek(begin)
         for line in file:
@@ -68,7 +68,7 @@ def scan_lines(path: Path, begin: int = 0) -> Iterator[tuple[int, bytes]]:
 
 
 def scan_rows(path: Path, begin: int = 0) -> Iterator[tuple[int, int, Row]]:
-    """Yield the begin and end offset of every line with its row. A torn last line is skipped.
+    """Yield the start and end offset of every line with its row. A torn last line is skipped.
 
     Raises:
         StoreError: a line that is not the last one is damaged.

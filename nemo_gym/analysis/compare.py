@@ -236,7 +236,7 @@ def format_p(p: float) -> str:
 
 def _describe_many(rows: Sequence[Mapping[str, Any]], is_points: bool) -> str:
     letters = "ABCDEFGH"
-    compared = [(letters[place] if place < 8 else row["name"], row) for place, row in enumerate(rows)][1:]
+    compared = [(letters[index] if index < 8 else row["name"], row) for index, row in enumerate(rows)][1:]
     parts = []
     for letter, row in compared:
         if not row["comparable"]:

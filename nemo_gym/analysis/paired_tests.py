@@ -82,11 +82,11 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
     A corrected value below 0.05 keeps the chance of any false finding among all tests below 5 %.
     """
-    numbered = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    numbered = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     scaled = (min(1.0, p * (len(numbered) - rank)) for rank, (p, _) in enumerate(numbered))
     corrected: list[float | None] = [None] * len(p_values)
-    for (_, place), value in zip(numbered, accumulate(scaled, max), strict=True):
-        corrected[place] = value
+    for (_, index), value in zip(numbered, accumulate(scaled, max), strict=True):
+        corrected[index] = value
     return corrected
 
 

@@ -109,7 +109,7 @@ class ChatModel(SimpleResponsesAPIModel):
     async def stream_responses(
         self, request: Request, body: NeMoGymResponseCreateParamsNonStreaming, emit: Emit
     ) -> NeMoGymResponse:
-        """Answer a Responses request live; an item with the provider's state is the last one."""
+        """Answer a Responses request live. An item with the provider's state comes last."""
         chat = self._converter.responses_to_chat_completion_create_params(body)
         decoder = ChunkDecoder(
             new_id=new_id,

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 
 class ModelAnswer:
-    """The place where a model server puts the answer of its model, for the record of the call."""
+    """Holds the answer of the model until the record of the call is written."""
 
     def __init__(self) -> None:
         self._answer: Any = None

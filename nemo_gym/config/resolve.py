@@ -41,7 +41,7 @@ from nemo_gym.keys import MODELS
 
 ENV_FILE = "env.yaml"
 PATHS_OF_FLAGS = f"override '+{CONFIG_PATHS}=["
-"""Begin of the location of a list of configuration files; the command line puts those of all its flags into one."""
+"""Prefix of the location of a list of configuration files. The command line joins the files of all flags."""
 
 
 @dataclass(frozen=True)

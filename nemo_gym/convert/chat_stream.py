@@ -420,7 +420,7 @@ class ChunkDecoder:
             self._waiting.pop(0)
 
     def _write_call(self, index: int) -> Iterator[Json]:
-        """Write the pieces of a call that have not been written, and the begin of its item if it is new."""
+        """Write the pieces of a call that have not been written, and the start of its item if it is new."""
         is_open = self._item is not None and self._item.get("call") == index
         if not is_open:
             yield from self._close()

@@ -176,13 +176,6 @@ class GeminiArrayEncoder(GeminiStreamEncoder):
         return separator + orjson.dumps(chunk)
 
 
-def gemini_chunks(response: Json, *, model: str, include_thoughts: bool) -> list[Json]:
-    """Return a finished response as the chunks of a stream, for a client that reads a JSON array."""
-    encoder = GeminiEncoder(model, include_thoughts=include_thoughts)
-    chunks = [chunk for event in events_from_response(response) for chunk in encoder.feed(event)]
-    return [*chunks, *encoder.finish(response)]
-
-
 def gemini_from_chunks(chunks: Iterable[Any]) -> Json:
     """Build the answer of `generateContent` from the chunks of a stream; consecutive texts of one kind are joined.
 

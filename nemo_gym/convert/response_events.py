@@ -96,7 +96,7 @@ def item_added(item: Json, index: int) -> Json:
 
 
 def content_events(item: Json, index: int) -> Iterator[Json]:
-    """Yield the events between the begin and the end of an item; none for an item of another kind or form."""
+    """Yield the events between the start and the end of an item; none for an item of another kind or form."""
     kind = item.get("type")
     place: Json = {"item_id": item_id(item, index), "output_index": index}
     if kind == "message":
@@ -198,7 +198,7 @@ def response_from_events(events: Iterable[Any]) -> Json:
 class ResponseEventDecoder:
     """Decodes the Responses stream of an endpoint to complete events without sequence numbers.
 
-    Endpoints leave events out: the first ones, those between the begin and the end of an item, whole items, the end of
+    Endpoints leave events out: the first ones, those between the start and the end of an item, whole items, the end of
     an item. What is missing is added from what arrives, at last from the final response. `response` is set by the last
     event, which `feed` does not return.
     """
@@ -252,7 +252,7 @@ class ResponseEventDecoder:
         return [{"type": name, "response": start} for name in missing]
 
     def _place(self, index: int, event: Json) -> list[Json]:
-        """Return an event of an item, after the begin of the item and of its part if these were left out."""
+        """Return an event of an item, after events that start the item and its part if these were left out."""
         kind, events = event["type"], []
         sent = self._begun.get(index)
         if kind == "response.output_item.added":
@@ -341,7 +341,7 @@ def _kind_and_part(kind: str, place: Json) -> tuple[str, Any]:
 
 
 def _part_added(name: str, part_name: str, event: Json) -> Json:
-    """Return the begin of the part of a text, before an event of this text."""
+    """Return the event that adds a text part, for a text event whose part was never added."""
     place: Json = {
         key: event[key] for key in ("item_id", "output_index", "content_index", "summary_index") if key in event
     }

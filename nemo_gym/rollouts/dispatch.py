@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from nemo_gym.errors import ServerUnreachable
 from nemo_gym.metrics.latency import LatencyHistogram
 from nemo_gym.rollouts.collect import InFlight, Observer
 from nemo_gym.rollouts.leases import LEASE_SECONDS, LeaseTable
@@ -31,10 +30,6 @@ TICK_SECONDS = 1.0
 """Interval between checks for expired leases and for late rollouts."""
 WINDOW_FACTOR = 2
 """Leases of a node at most, as a multiple of its share of the concurrency: fast nodes take what slow ones leave."""
-
-
-class NodesLost(ServerUnreachable):
-    """No node is left to run rollouts."""
 
 
 class NodeLink(Protocol):

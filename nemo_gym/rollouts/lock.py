@@ -26,12 +26,12 @@ class OutputInUse(StoreError):
 class RunLock:
     """The lock of one output, held from `acquire` to `release` or until the process exits.
 
-    `place` names in the error what the lock protects.
+    `subject` is what the lock protects, as the error names it.
     """
 
-    def __init__(self, path: Path, place: str = "output") -> None:
+    def __init__(self, path: Path, subject: str = "output") -> None:
         self.path = path
-        self._place = place
+        self._subject = subject
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
@@ -86,9 +86,9 @@ class RunLock:
         except (orjson.JSONDecodeError, KeyError, TypeError):
             process = "another process"
         return OutputInUse(
-            f"{process} is collecting into this {self._place}",
+            f"{process} is collecting into this {self._subject}",
             where=str(self.path),
-            fix=f"wait until it ends, or choose another {self._place}",
+            fix=f"wait until it ends, or choose another {self._subject}",
         )
 
 

@@ -25,7 +25,7 @@ from nemo_gym.token_id_capture.delivery import (
     finalize_rollout_token_capture,
     retire_rollout_token_capture,
 )
-from nemo_gym.token_id_capture.endpoints import token_source
+from nemo_gym.token_id_capture.process_stores import token_source
 from nemo_gym.token_id_capture.protocols import TokenSource
 from nemo_gym.token_id_capture.store import TokenCaptureStore
 from nemo_gym.wire.stored_rollout import Row

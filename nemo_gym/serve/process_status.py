@@ -172,7 +172,7 @@ class ProcessStatus:
         """Record in a `with` block that the running thread works for the request with this label."""
         ident = threading.get_ident()
         outer = self._threads.get(ident)
-        entry = outer[1] if outer else self._free_entries.pop() if self._free_entries else None
+        entry = outer[1] if outer is not None else self._free_entry()
         self._write_thread(ident, label, entry)
         was_fork = self.is_fork
         try:
@@ -187,6 +187,10 @@ class ProcessStatus:
                 if entry is not None:
                     _THREAD.pack_into(self._view, _THREADS_AT + entry * _THREAD.size, 0, NO_LABEL)
                     self._free_entries.append(entry)
+
+    def _free_entry(self) -> int | None:
+        """Take a free entry of the table of threads; None if all are in use."""
+        return self._free_entries.pop() if self._free_entries else None
 
     def _write_thread(self, ident: int, label: bytes, entry: int | None) -> None:
         self._threads[ident] = label, entry

@@ -4,7 +4,7 @@
 - `records`, `fingerprint`: the record of a call, its digest, and the fingerprint of its conversation
 - `protocols`, `store`: sinks and sources; the files of one folder
 - `lineage`, `lineage_files`, `ledger_files`: the call that a request continues
-- `context`, `call`, `memory`, `middleware`, `endpoints`: the capture at a model server
+- `context`, `call`, `memory`, `middleware`, `process_stores`: the capture at a model server
 - `builder`, `terminal`, `consumer`, `delivery`: chains of calls, the call that ended the rollout, results for trainers
 - `external_capture`, `control_routes`, `staging`: tokens that the inference worker keeps
 - `conformance`: checks for stores written by others
@@ -45,7 +45,7 @@ _HOMES = {
     ),
     "staging.terminal": ("select_terminal_call",),
     "staging.worker": ("MegatronCaptureAdapter", "RolloutTokenCapture", "VLLMCaptureAdapter", "install_capture"),
-    "endpoints": ("install_lineage_store", "install_token_sink", "install_token_source"),
+    "process_stores": ("install_lineage_store", "install_token_sink", "install_token_source"),
     "lineage": (
         "InMemoryLineageStore",
         "LineageMatch",

@@ -29,10 +29,10 @@ class LedgerFiles:
         return self.root / f"{safe_file_name(rollout_id)}.lineage.jsonl"
 
     async def record(self, commit: CaptureLedgerCommit) -> None:
-        """Write the row of a call; the same row again has no effect.
+        """Write the row of a call. Writing the same row again has no effect.
 
         Raises:
-            ValueError: the call has another row.
+            ValueError: a different row is stored for the call.
         """
         row = {
             "record": commit.record.model_dump(mode="json"),

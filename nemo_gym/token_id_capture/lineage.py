@@ -180,7 +180,7 @@ class RolloutLineage:
             self.by_fingerprint.setdefault(entry.fingerprint, []).append(entry.model_call_id)
 
     def distinguish(self, entry: LineageEntry, tokens_of: Callable[[str], "CachedCall | None"]) -> None:
-        """Compute the digests of a new call and of those with its conversation, to tell whether their tokens differ."""
+        """Compute the digests of a new call and of calls with the same conversation, to see if their tokens differ."""
         siblings = [self.entries[call_id] for call_id in self.by_fingerprint.get(entry.fingerprint, ())]
         if entry.model_call_id in self.entries or not siblings:
             return
@@ -217,7 +217,7 @@ class RolloutLineage:
         return LineageResolution(ParentResolutionStatus.RESOLVED), match
 
     def turn_spans(self, entry: LineageEntry) -> tuple[TurnSpan, ...]:
-        """Return the generated parts of a call's tokens: of the call, and of those that it continues token by token."""
+        """Return the generated parts of a call's tokens: its own, and of the calls that it continues token by token."""
         spans: list[TurnSpan] = []
         link: LineageEntry | None = entry
         while link is not None and len(spans) < len(self.entries):  # a cycle of forged parents ends too

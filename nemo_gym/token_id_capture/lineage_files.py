@@ -91,10 +91,10 @@ class IncrementalLineageStore:
         return resolved_match(entry, call, index.lineage)
 
     async def _updated_index(self, rollout_id: str) -> _RolloutIndex:
-        """Return the index of a rollout with everything the backend has by now."""
+        """Return the index of a rollout with everything that the backend has stored so far."""
         index = self._index(rollout_id)
         async with index.lock:
-            for _ in range(2):
+            for _ in range(2):  # once more from the start if the file was replaced
                 try:
                     with self._read_locked(rollout_id):
                         entries, cursor = await self._fetch_new_entries(rollout_id, index.cursor)

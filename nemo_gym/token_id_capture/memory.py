@@ -2,7 +2,7 @@
 
 Many SDKs keep only the fields they know of an assistant message. The call that a request continues is known by its
 lineage. Its tokens contain those of every turn before it; they go on the last item that the model wrote, where engines
-expect them. A model server that writes prompts itself gets the place of every turn from `remembered_turns`.
+expect them. A model server that writes prompts itself gets the position of every turn from `remembered_turns`.
 """
 
 from typing import Any, NamedTuple

@@ -58,9 +58,6 @@ class TokenCaptureStore:
     def path_for(self, rollout_id: str) -> Path:
         return Path(self._path(rollout_id))
 
-    def marks_path_for(self, rollout_id: str) -> Path:
-        return Path(self._marks_path(rollout_id))
-
     def _path(self, rollout_id: str) -> str:
         return f"{self._prefix}{safe_file_name(rollout_id)}.tokens.jsonl"
 
@@ -94,7 +91,7 @@ class TokenCaptureStore:
         return self.put_fields({**entry.__dict__, **(entry.model_extra or {})})
 
     def put_fields(self, fields: Mapping[str, Any]) -> RecordPosition | None:
-        """Store a record as `put` does, from the fields of a `TokenEntry` in their order; those with defaults may miss.
+        """Store a record as `put` does, from the fields of a `TokenEntry` in order; defaults may be left out.
 
         A model call then does not build a `TokenEntry`, which costs as much as everything else here.
         """
@@ -137,7 +134,7 @@ class TokenCaptureStore:
     def state_if_complete(self, rollout_id: str, calls: int) -> tuple[str, int] | None:
         """Return snapshot id and version if the rollout has exactly `calls` records and no marks, otherwise None."""
         lines = _read(self._path(rollout_id))
-        # Reading lines finds their ends a hundred times as fast as `count`; the file has the tokens of a whole rollout.
+        # A hundred times as fast as `lines.count`, which matters: the file has the tokens of a whole rollout.
         records = sum(line.endswith(b"\n") for line in io.BytesIO(lines))
         if records != calls or _size(self._marks_path(rollout_id)):
             return None

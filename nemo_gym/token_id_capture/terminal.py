@@ -5,7 +5,7 @@ All witnesses must name one call, or calls with the same tokens. Without a uniqu
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from nemo_gym.token_id_capture.fingerprint import assistant_fingerprint, is_model_authored
 
@@ -13,13 +13,6 @@ TERMINAL_CALL_KEY = "_ng_terminal_model_call_id"
 TERMINAL_RESPONSE_KEY = "terminal_response_id"
 
 Method = Literal["", "explicit", "declared", "response_id", "content_cumulative", "content_output", "content"]
-
-
-class CapturedCall(Protocol):
-    """What attribution reads of a call: a `TokenEntry`, or a row of a staging ledger."""
-
-    @property
-    def model_call_id(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -32,7 +25,7 @@ class TerminalAttribution:
 
 
 def resolve_terminal(result: Mapping[str, Any], entries: Sequence[Any]) -> TerminalAttribution:
-    """Find the call that ended a rollout from its result and its captured calls."""
+    """Find the call that ended a rollout from its result and its calls: `TokenEntry` objects or rows of a ledger."""
     witnesses: list[tuple[Method, list[Any]]] = []
     explicit = result.get(TERMINAL_CALL_KEY)
     if explicit:

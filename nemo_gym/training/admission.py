@@ -53,7 +53,7 @@ class Admission:
             await self._changed.wait()
         return False
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Allow another rollout in place of one that cannot be used."""
         self._issued -= 1
         self.notify()
@@ -74,7 +74,7 @@ class Admission:
         return max_staleness is not None and self.version - version > max_staleness
 
     def check_staleness(self, rollout: Rollout, start_version: int, max_staleness: int | None) -> Rollout:
-        """Return the rollout; not trainable if it is stale by now. The engine's versions count, if it reports them."""
+        """Return the rollout; not trainable if it has become stale. The engine's versions count, if it reports them."""
         version = rollout.weight_version[0] if rollout.weight_version else start_version
         if not rollout.trainable or not self.is_stale(version, max_staleness):
             return rollout

@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import fmean
 
 import torch
@@ -175,13 +175,6 @@ def check_rollouts(model: nn.Module, rollouts: list[Rollout], version: int, toke
     samples = [sample for rollout in rollouts for sample in rollout.samples]
     logprobs = logprobs_of_samples(copy.deepcopy(model).eval(), samples)
     return check_step(rollouts, lambda sample: logprobs[id(sample)], version=version, tokens_generated=tokens_generated)
-
-
-def shuffle_rewards(rollouts: list[Rollout], seed: int = 0) -> list[Rollout]:
-    """Return the rollouts with their rewards in random order: a negative control, from which nothing can be learned."""
-    rewards = [rollout.reward for rollout in rollouts]
-    random.Random(seed).shuffle(rewards)
-    return [replace(rollout, reward=reward) for rollout, reward in zip(rollouts, rewards, strict=True)]
 
 
 def _describe_step(run: DemoRun, number: int, rollouts: list[Rollout], check: StepCheck) -> DemoStep:

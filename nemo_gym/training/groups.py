@@ -189,7 +189,7 @@ class GroupStream:
                 usable += 1
                 if usable > self._need:
                     rollout = replace(rollout, trainable=False, why_not=ENOUGH)
-                    self._stream.give_back()
+                    self._stream.release_admission()
             if not is_usable(rollout):
                 left_out[rollout.why_not or rollout.outcome] += 1
             rollouts.append(rollout)

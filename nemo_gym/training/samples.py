@@ -279,7 +279,7 @@ def _main_calls(items: Sequence[Any], rollout_id: str) -> Iterator[_ModelCall]:
     """Yield the model calls of `response.output`.
 
     Raises:
-        TokenFieldsError: a turn of the model has no token fields although another one has, or a field is invalid.
+        TokenFieldsError: some turns of the model have token fields and others have none, or a field is invalid.
     """
     turns = _model_turns(items)
     calls = [item for turn in turns for item in turn if has_token_fields(item)]

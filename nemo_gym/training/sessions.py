@@ -230,7 +230,7 @@ class Gym:
         """Update the weights in the block: `version` becomes current when the block ends.
 
         With `pause` no rollout is started and the engine is paused during the block; with `in_flight` it goes on, and a
-        call that spans the update has both versions. Afterwards, rollouts that are too stale by now are cancelled. If
+        call that spans the update has both versions. Afterwards, rollouts that have become too stale are cancelled. If
         the block raises, the version stays.
         """
         if version <= self.version:
@@ -292,11 +292,11 @@ class Gym:
         return Launch(Job(key, {**fields, **key.fields()}), str(task), self.version, max_staleness, problem)
 
     async def run(self, launch: Launch) -> Rollout:
-        """Run one rollout to its end; give its place back if it cannot be used."""
+        """Run one rollout to its end; release its admission if it cannot be used."""
         outcome = await self._attempt(launch)
         rollout = self._as_rollout(launch, outcome)
         if not rollout.trainable:
-            self.admission.give_back()
+            self.admission.release()
         return rollout
 
     def cancelled_rollout(self, launch: Launch) -> Rollout:

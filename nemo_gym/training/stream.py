@@ -127,23 +127,23 @@ class RolloutStream:
         raise StopAsyncIteration
 
     def deliver(self, launch: Launch, rollout: Rollout) -> Rollout:
-        """Give up the room of a rollout that is handed to the consumer; return it, checked for staleness by now."""
+        """Return a rollout for the consumer, checked for staleness, and make room for the next one."""
         self._room.release()
         self._launcher.count_delivered(rollout)
         checked = self._launcher.admission.check_staleness(rollout, launch.version, self.max_staleness)
         if rollout.trainable and not checked.trainable:
-            self._launcher.admission.give_back()
+            self._launcher.admission.release()
         return checked
 
     def discard(self, rollout: Rollout, reason: str) -> None:
         """Count a rollout that is not delivered, and allow another rollout to start in its place."""
         self._launcher.count_undelivered(rollout, reason)
-        if rollout.trainable:  # the place of another one was given back when it ended
-            self._launcher.admission.give_back()
+        if rollout.trainable:  # otherwise its admission was released when it ended
+            self._launcher.admission.release()
 
-    def give_back(self) -> None:
+    def release_admission(self) -> None:
         """Allow another rollout in place of one that the consumer does not use."""
-        self._launcher.admission.give_back()
+        self._launcher.admission.release()
 
     def check_wants(self) -> None:
         """Call `wants` again for the rollout that waits to be started."""
@@ -206,12 +206,12 @@ class RolloutStream:
         del self.in_flight[launch.job.key.rollout_id]
         self._slots.release()
         if work.cancelled():
-            self._launcher.admission.give_back()
+            self._launcher.admission.release()
             is_rollout = launch.cancel_reason is not None  # cancelled before its task first ran
             rollout = self._launcher.cancelled_rollout(launch) if is_rollout else None
             self._ended.put_nowait(_StreamEvent(launch, rollout))
         elif (error := work.exception()) is not None:
-            self._launcher.admission.give_back()
+            self._launcher.admission.release()
             self._ended.put_nowait(_StreamEvent(error=error))
         else:
             self._ended.put_nowait(_StreamEvent(launch, work.result()))

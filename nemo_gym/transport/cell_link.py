@@ -450,7 +450,7 @@ def _error_reply(status: int, text: str) -> Reply:
 
 
 def waiting_calls(rollouts: Iterable[RolloutId]) -> dict[RolloutId, str]:
-    """Return the innermost pending call of those of `rollouts` that run in this process, as `server /path`."""
+    """Return the innermost pending call of each of the `rollouts` that run in this process, as `server /path`."""
     requested = set(rollouts)
     return {  # a later call of the same rollout replaces an earlier one
         rollout: f"{server} {_ROLLOUT_PREFIX.sub('', path)}"

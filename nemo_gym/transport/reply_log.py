@@ -19,7 +19,7 @@ from nemo_gym.transport.client_response import get_response_json
 
 ERROR_TEXT_KEY = "_ng_error"
 BODY_WITH_RESPONSE = f'{{"{ERROR_TEXT_KEY}":'.encode("ascii")
-"""Begin of the body of an error answer with a response."""
+"""First bytes of the body of an error answer that contains a response."""
 _RESPONSE_ATTRIBUTE = "nemo_gym_response"
 READ_SECONDS = 0.25
 """Time for reading a reply whose body had not arrived when the rollout was cancelled."""

@@ -108,14 +108,14 @@ class Pages:
         return result
 
     def rollouts(self, request: Request) -> Response:
-        """Return one page of the table of rollouts, on request that with a given rollout."""
+        """Return one page of the table of rollouts: from `start`, or around the rollout that the query names."""
         query, run, begin = request.query_params, self._run(request), time.perf_counter()
         selection, at = _selection(query), _rollout_at(query)
         count = min(_whole_number(query.get("count"), 100), MAX_ROWS)
-        place = {} if at is None else {"position": run.position(at, selection)}
+        position = {} if at is None else {"position": run.position(at, selection)}
         is_centred = at is not None and "start" not in query
         page = run.page(**vars(selection), start=_start(request), count=count, at=at if is_centred else None)
-        facts = {"total": page.total, "of": run.count(), "start": page.start, "version": run.version(), **place}
+        facts = {"total": page.total, "of": run.count(), "start": page.start, "version": run.version(), **position}
         return JsonResponse({**facts, "seconds": time.perf_counter() - begin, "rows": page.rows})
 
     def csv(self, request: Request) -> Response:
@@ -147,7 +147,7 @@ class Pages:
         return JsonResponse({"total": page.total, "start": page.start, "groups": groups, "rows": page.rows})
 
     def rollout(self, request: Request) -> Response:
-        """Return the content of a rollout's page, and its place and neighbours in the selection."""
+        """Return the content of a rollout's page, and its position and neighbours in the selection."""
         run, rollout_id, record = self._run(request), _rollout_id(request), self._record(request)
         query, selection = request.query_params, _selection(request.query_params)
         window = (_start(request), min(_whole_number(query.get("count"), 200), MAX_ROWS))

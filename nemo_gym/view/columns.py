@@ -111,5 +111,5 @@ _GROUPS = ("main", "label", "component", "tokens", "phase")
 
 
 def _rank(column: dict[str, Any]) -> tuple[int, int]:
-    place = _ORDER.index(column["name"]) if column["name"] in _ORDER else len(_ORDER)
-    return _GROUPS.index(column["group"]), place
+    order = _ORDER.index(column["name"]) if column["name"] in _ORDER else len(_ORDER)
+    return _GROUPS.index(column["group"]), order

@@ -1,4 +1,4 @@
-"""Queries of the viewer on the index of a run: pages of rollouts and tasks, places, neighbours and stored records."""
+"""Queries of the viewer on the index of a run: pages of rollouts and tasks, neighbours and stored records."""
 
 import json
 import re
@@ -21,7 +21,7 @@ from nemo_gym.wire.stored_rollout import RolloutId
 
 MAX_REPEATS_SHOWN = 64
 DEEP = 2000
-"""From this place on, a page of a sorted table is taken from the list of all its ids, which is kept."""
+"""From this position on, a page of a sorted table is taken from the cached list of all its ids."""
 KEPT_ORDERS = 3
 KEPT_TOTALS = 64
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -156,7 +156,7 @@ class RunDatabase(RunIndex):
             return self._total(database, self.condition(filter_text, words))
 
     def position(self, rollout_id: RolloutId, selection: Selection) -> int | None:
-        """Return the place of a rollout among the matching ones, from 0; None if it does not match."""
+        """Return the position of a rollout among the matching rollouts, from 0; None if it does not match."""
         condition = self.condition(selection.filter_text, selection.words)
         with self.connection() as database:
             query = f"SELECT r.id {_from_clause(condition)} AND r.task = ? AND r.rollout = ?"
@@ -349,12 +349,12 @@ class RunDatabase(RunIndex):
         query = "SELECT id FROM rollouts WHERE task = ? AND rollout = ? AND current"
         row = database.execute(query, rollout_id).fetchone()
         try:
-            place = ids.index(row[0]) if row else None
+            position = ids.index(row[0]) if row else None
         except ValueError:  # the rollout does not match
-            place = None
+            position = None
         neighbours: dict[str, tuple[int, int] | None] = {"previous": None, "next": None}
-        if place is not None:
-            for name, other in (("previous", place - 1), ("next", place + 1)):
+        if position is not None:
+            for name, other in (("previous", position - 1), ("next", position + 1)):
                 if 0 <= other < len(ids):
                     query = "SELECT task, rollout FROM rollouts WHERE id = ?"
                     neighbours[name] = database.execute(query, (ids[other],)).fetchone()

@@ -52,7 +52,7 @@ class FilterError(GymError, ValueError):
 
     @classmethod
     def at(cls, problem: str, reason: str, span: tuple[int, int] | None, **more: str | None) -> "FilterError":
-        """Return the error with the place in the text."""
+        """Return the error with its span in the text."""
         suggestion = more.pop("suggestion", None)
         error = cls(problem, **{name: value for name, value in more.items() if value is not None})
         error.reason, error.span, error.suggestion = reason, span, suggestion
@@ -85,7 +85,7 @@ def parse_filter(expression: str, more_columns: Mapping[str, str] | None = None)
 
 
 def filter_parts(expression: str) -> list[tuple[int, int]]:
-    """Return the places of the comparisons that `and` joins at the top of a valid filter, in UTF-16 units."""
+    """Return the spans of the comparisons that `and` joins at the top of a valid filter, in UTF-16 units."""
     tree = _parse(expression)
     if tree is None:
         return []
@@ -108,7 +108,7 @@ def full_text_query(words: str) -> str | None:
 
 
 def node_span(text: str, node: ast.expr) -> tuple[int, int]:
-    """Return the place of a node in the text, in UTF-16 units, as JavaScript counts."""
+    """Return start and end of a node in the text, in UTF-16 units, as JavaScript counts."""
     lead = text[: len(text) - len(text.lstrip())]
     line = text.strip().encode("utf-8", "surrogatepass")
     columns = (node.col_offset, node.end_col_offset or 0)
@@ -117,7 +117,7 @@ def node_span(text: str, node: ast.expr) -> tuple[int, int]:
 
 
 def _with_brackets(text: str, span: tuple[int, int]) -> tuple[int, int]:
-    """Extend a place by the brackets around it, which are not part of a node."""
+    """Extend a span by the brackets around it, which `ast` does not count as part of the node."""
     encoded, (start, end) = text.encode("utf-16-le", "surrogatepass"), span
     while True:
         before, after = (

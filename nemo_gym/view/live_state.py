@@ -119,11 +119,11 @@ def _phases(waiting: Any) -> dict[str, dict[str, int]]:
 
 
 def _latest_rows(run: RunDatabase) -> list[dict[str, Any]]:
-    """Return the rollouts that ended last, the last one first."""
+    """Return the rollouts that ended last, the newest first."""
     query = "SELECT task, rollout FROM rollouts WHERE current ORDER BY id DESC LIMIT ?"
     with run.connection() as database:
-        places = database.execute(query, (LATEST,)).fetchall()
-    return [run.row((task, rollout)) for task, rollout in places]
+        rollout_ids = database.execute(query, (LATEST,)).fetchall()
+    return [run.row((task, rollout)) for task, rollout in rollout_ids]
 
 
 def _rewards_so_far(run: RunDatabase) -> list[dict[str, Any]]:
@@ -135,7 +135,7 @@ def _rewards_so_far(run: RunDatabase) -> list[dict[str, Any]]:
             return []
         query = f"SELECT task, reward FROM rollouts WHERE {MEASURED} ORDER BY id"
         rewards = database.execute(query).fetchall()
-    marks = {round(total * (place + 1) / POINTS) for place in range(POINTS)} - {0}
+    marks = {round(total * (number + 1) / POINTS) for number in range(POINTS)} - {0}
     mean, points = ClusteredMean(), []
     for number, (task, reward) in enumerate(rewards, start=1):
         mean.add(task, reward)

@@ -91,9 +91,9 @@ def dataset_row(run: RunDatabase, record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_turn(event: dict[str, Any], turns: Mapping[int, int], first_event: int) -> dict[str, Any]:
     """Return an event with its turn, and with a mark if it is the error of a tool."""
-    place = event["number"] - first_event
-    if place in turns:
-        event["turn"] = turns[place]
+    index = event["number"] - first_event
+    if index in turns:
+        event["turn"] = turns[index]
     if event["kind"] == "tool_result" and _is_error(event["text"]):
         event["error"] = True
     return event

@@ -267,7 +267,7 @@ async def _try_following(problems: dict[str, str], name: str, step: Awaitable[No
 
 
 async def _bad_filter(request: Request, error: Exception) -> Response:
-    """Explain an invalid filter: the problem, its place in the text, and the filter with the suggestion."""
+    """Explain an invalid filter: the problem, its span in the text, and the repaired filter."""
     facts: dict[str, Any] = {"error": str(error)}
     if isinstance(error, FilterError):
         facts["message"] = error.reason or error.problem

@@ -191,7 +191,7 @@ def _ranges(database: sqlite3.Connection) -> dict[str, list[Any]]:
     """Return count, smallest and largest value of each column with numbers that has a value other than 0."""
     columns = ", ".join(f"count({name}), min({name}), max({name})" for name in RANGE_COLUMNS)
     values = database.execute(f"SELECT {columns} FROM rollouts WHERE current").fetchone()
-    facts = {name: list(values[3 * place : 3 * place + 3]) for place, name in enumerate(RANGE_COLUMNS)}
+    facts = {name: list(values[3 * index : 3 * index + 3]) for index, name in enumerate(RANGE_COLUMNS)}
     always = ("task", "rollout", "reward")
     return {name: one for name, one in facts.items() if one[0] and (name in always or any(one[1:]))}
 

@@ -41,7 +41,7 @@ def read_sequence(record: Mapping[str, Any], first_event: int) -> TokenSequence:
     """Return the tokens of all turns; `first_event` is the number of the first item of the response."""
     sequence = TokenSequence()
     turns = event_turns(record)
-    for place, item in enumerate(StoredRollout(record).output):
+    for index, item in enumerate(StoredRollout(record).output):
         if not isinstance(item, dict) or not isinstance(item.get(GENERATED_IDS), list):
             continue
         prompt, generated, numbers = (_integers(item, name) for name in TOKEN_FIELDS)
@@ -53,9 +53,9 @@ def read_sequence(record: Mapping[str, Any], first_event: int) -> TokenSequence:
             sequence.add("tool" if length else "prompt", [int(one) for one in prompt[length:]])
         log_probs = [float(one) if isinstance(one, int | float) and math.isfinite(one) else None for one in numbers]
         log_probs += [None] * (len(generated) - len(log_probs))
-        facts = {"turn": turns[place]} if place in turns else {}
+        facts = {"turn": turns[index]} if index in turns else {}
         ids = [int(one) for one in generated]
-        sequence.add("turn", ids, log_probs[: len(generated)], event=first_event + place, **facts)
+        sequence.add("turn", ids, log_probs[: len(generated)], event=first_event + index, **facts)
     return sequence
 
 
@@ -63,14 +63,14 @@ def sequence_facts(record: Mapping[str, Any], first_event: int, start: int, coun
     """Return `count` tokens from `start` on, and the segments and the least likely tokens of the whole sequence."""
     sequence = read_sequence(record, first_event)
     numbers = [value for value in sequence.log_probs if value is not None]
-    ranked = sorted((value, place) for place, value in enumerate(sequence.log_probs) if value is not None)[
+    ranked = sorted((value, index) for index, value in enumerate(sequence.log_probs) if value is not None)[
         :MAX_SURPRISING
     ]
     surprising = []
-    for value, place in ranked:
-        segment = next(one for one in reversed(sequence.segments) if one["start"] <= place)
+    for value, index in ranked:
+        segment = next(one for one in reversed(sequence.segments) if one["start"] <= index)
         turn = {"turn": segment["turn"]} if "turn" in segment else {}
-        surprising.append({"position": place, "id": sequence.ids[place], "log_prob": value, **turn})
+        surprising.append({"position": index, "id": sequence.ids[index], "log_prob": value, **turn})
     return {
         "total": len(sequence.ids),
         "trained": sum(sequence.mask),

@@ -6,6 +6,7 @@ sequence of items of the model.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from nemo_gym.keys import NG_TURN_SECONDS_KEY, NG_TURNS_KEY
@@ -58,7 +59,7 @@ def turn_facts(record: Mapping[str, Any], first_event: int) -> list[dict[str, An
     slowest = max((turn.seconds or 0.0 for turn in turns), default=0.0)
     facts = []
     for turn in turns:
-        items = [output[place] for place in turn.items]
+        items = [output[index] for index in turn.items]
         row: dict[str, Any] = {
             "turn": turn.number,
             "event": first_event + (turn.items[0] if turn.items else 0),
@@ -77,18 +78,18 @@ def turn_facts(record: Mapping[str, Any], first_event: int) -> list[dict[str, An
 
 def event_turns(record: Mapping[str, Any]) -> dict[int, int]:
     """Return the turn of each item of the response by the number of the item; an output has the turn of its call."""
-    places = {place: turn.number for turn in read_turns(record) for place in turn.items}
+    turn_of_item = {index: turn.number for turn in read_turns(record) for index in turn.items}
     calls: dict[Any, int] = {}
     current = 0
-    for place, item in enumerate(StoredRollout(record).output):
-        if place in places:
-            current = places[place]
+    for index, item in enumerate(StoredRollout(record).output):
+        if index in turn_of_item:
+            current = turn_of_item[index]
             if isinstance(item, dict) and isinstance(item.get("call_id"), str):
                 calls[item["call_id"]] = current
         elif current:
             call_id = item.get("call_id") if isinstance(item, dict) else None
-            places[place] = calls.get(call_id, current) if isinstance(call_id, str) else current
-    return places
+            turn_of_item[index] = calls.get(call_id, current) if isinstance(call_id, str) else current
+    return turn_of_item
 
 
 def timeline(record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -117,16 +118,16 @@ def _turn_rows(record: Mapping[str, Any]) -> list[Sequence[Any]]:
 
 def _recorded_turns(output: Sequence[Any], rows: Sequence[Sequence[Any]]) -> Iterator[Turn]:
     """Yield the turns by the number of items that each of them has."""
-    places = iter([place for place, item in enumerate(output) if is_model_item(item)])
+    model_items = (index for index, item in enumerate(output) if is_model_item(item))
     for number, row in enumerate(rows, start=1):
-        yield Turn(number, [place for _, place in zip(range(row[0]), places, strict=False)])
+        yield Turn(number, list(islice(model_items, row[0])))
 
 
 def _guessed_turns(output: Sequence[Any]) -> Iterator[Turn]:
     """Yield the unbroken sequences of items of the model."""
     turn: Turn | None = None
     number = 0
-    for place, item in enumerate(output):
+    for index, item in enumerate(output):
         if not is_model_item(item):
             if turn is not None:
                 yield turn
@@ -135,7 +136,7 @@ def _guessed_turns(output: Sequence[Any]) -> Iterator[Turn]:
         if turn is None:
             number += 1
             turn = Turn(number)
-        turn.items.append(place)
+        turn.items.append(index)
     if turn is not None:
         yield turn
 

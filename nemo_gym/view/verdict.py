@@ -117,14 +117,14 @@ def _extraction(
     extracted = facts["extracted"]
     if not extracted:
         return {}
-    place: dict[str, Any] = {}
+    answer: dict[str, Any] = {}
     total, events = read_events(record)
     for event in reversed(events[-50:]):
         if event["kind"] == "message" and event["side"] == "came" and extracted in event_text(record, event["number"]):
-            place["extracted_event"] = event["number"]
+            answer["extracted_event"] = event["number"]
             break
     same = [one["rollout"] for one in repeats if one["extracted"] == extracted and one["rollout"] != facts["rollout"]]
-    return {**place, **({"same_answer": same[:64]} if same else {})} if total else {}
+    return {**answer, **({"same_answer": same[:64]} if same else {})} if total else {}
 
 
 def _limits(record: Mapping[str, Any], facts: Mapping[str, Any], run: Mapping[str, Any]) -> list[dict[str, Any]]:

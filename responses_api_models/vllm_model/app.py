@@ -55,6 +55,7 @@ Json = dict[str, Any]
 Complete = Callable[[Json], Awaitable[tuple[Json, list[int] | None]]]
 """Sends a chat request; returns the reply, and the token ids of the prompt if it was sent as ids."""
 Call = Literal["chat_completion", "completion", "response", "tokenize", "render", "generation", "derender"]
+"""A call stands for a method of the client, such as `create_render`, `create_generation` or `create_derender`."""
 
 MOST_TEMPLATES = 1000
 """Arguments of chat templates that a server remembers; each row of a dataset could have others."""

@@ -7,8 +7,8 @@ import pytest
 
 from nemo_gym.convert import sse
 from nemo_gym.convert.gemini_answer import (
+    GeminiArrayEncoder,
     GeminiStreamEncoder,
-    gemini_chunks,
     gemini_from_chunks,
     gemini_from_response,
 )
@@ -99,7 +99,7 @@ def test_chunks_are_assembled_to_the_answer():
     """Captures store the whole answer of a stream."""
     message = {"type": "message", "id": "m", "content": [{"type": "output_text", "text": "yes", "annotations": []}]}
     whole = response({key: THOUGHT[key] for key in ("type", "id", "summary")}, message, CALL)
-    chunks = gemini_chunks(whole, model="m", include_thoughts=True)
+    chunks = json.loads(GeminiArrayEncoder("m", include_thoughts=True).finish(whole))
 
     assert len(chunks) > 3
     assert gemini_from_chunks(chunks) == gemini_from_response(whole, model="m", include_thoughts=True)

@@ -5,8 +5,9 @@ import random
 
 import pytest
 
+from nemo_gym.errors import ServerUnreachable
 from nemo_gym.rollouts.collect import AttemptRules, InFlight, collect
-from nemo_gym.rollouts.dispatch import LeaseDispatcher, LeaseOptions, NodesLost, dispatching
+from nemo_gym.rollouts.dispatch import LeaseDispatcher, LeaseOptions, dispatching
 from nemo_gym.rollouts.node_collector import NodeCollector
 from nemo_gym.rollouts.outcome import (
     CancelledRollout,
@@ -181,13 +182,13 @@ async def test_without_a_node_the_collection_ends_with_an_error():
 
     class EmptyPool:
         async def open_workload(self, _factory, _options, _on_join, on_end):
-            asyncio.get_running_loop().call_later(0.01, on_end, NodesLost("no node is left"))
+            asyncio.get_running_loop().call_later(0.01, on_end, ServerUnreachable("no node is left"))
 
         def report_loss(self, name, reason):
             raise AssertionError
 
     async with dispatching(EmptyPool(), LeaseOptions(concurrency=2), InFlight()) as dispatcher:
-        with pytest.raises(NodesLost, match="no node is left"):
+        with pytest.raises(ServerUnreachable, match="no node is left"):
             await run_all(dispatcher, map(job, range(5)), concurrency=2)
 
 

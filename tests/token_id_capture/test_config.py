@@ -12,15 +12,15 @@ from nemo_gym.token_id_capture.config import (
     token_id_capture_config,
     token_id_capture_enabled_for_agent,
 )
-from nemo_gym.token_id_capture.endpoints import (
+from nemo_gym.token_id_capture.lineage import InMemoryLineageStore
+from nemo_gym.token_id_capture.lineage_files import FileLineageStore
+from nemo_gym.token_id_capture.process_stores import (
     capture_template,
     install_lineage_store,
     install_token_sink,
     install_token_source,
     token_source,
 )
-from nemo_gym.token_id_capture.lineage import InMemoryLineageStore
-from nemo_gym.token_id_capture.lineage_files import FileLineageStore
 from nemo_gym.token_id_capture.store import TokenCaptureStore
 
 Json = dict[str, Any]

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: python3 dev.py train")
 
 from nemo_gym.training import ParityError, torch_policy  # noqa: E402
-from nemo_gym.training.demo import DemoRun, DemoSettings, run_demo, shuffle_rewards  # noqa: E402
+from nemo_gym.training.demo import DemoRun, DemoSettings, run_demo  # noqa: E402
 from nemo_gym.training.gates import GateFailed  # noqa: E402
 from nemo_gym.training.types import Rollout  # noqa: E402
 
@@ -99,7 +100,9 @@ def test_shuffled_rewards_teach_nothing() -> None:
     steps = iter(range(1000))
 
     def shuffle(rollouts: list[Rollout]) -> list[Rollout]:
-        return shuffle_rewards(rollouts, seed=next(steps))
+        rewards = [rollout.reward for rollout in rollouts]
+        random.Random(next(steps)).shuffle(rewards)
+        return [replace(rollout, reward=reward) for rollout, reward in zip(rollouts, rewards, strict=True)]
 
     run = train(DemoSettings(seed=2, max_steps=30, stop_early=False), change_rewards=shuffle)
 

@@ -15,8 +15,8 @@ def to_samples(rollouts: Iterable[Rollout]) -> list[list[dict[str, Any]]]:
     The samples of one rollout have the same `rollout_id`, so that slime averages their losses within the rollout. A
     rollout that is not trainable has `remove_sample` set, so that there is no loss on it, and the status of its
     outcome. slime needs a number as its reward and averages it with the others: it is the mean reward of the group's
-    trainable samples, which keeps the group's baseline; 0.0 if it has no such sample. Only a division by the group's
-    standard deviation (`grpo_std_normalization`) notices these samples.
+    trainable samples, which keeps the group's baseline; 0.0 if it has no such sample. These samples change only the
+    group's standard deviation (`grpo_std_normalization`).
     """
     numbered = list(enumerate(rollouts))
     groups: dict[str, list[dict[str, Any]]] = {}
