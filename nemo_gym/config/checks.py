@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from nemo_gym.config.defaults import OFFLINE_PORT
 from nemo_gym.config.instances import is_server_block
-from nemo_gym.config.keys import ANY, KEYS, PORT, RESERVED_KEYS, Key, known_keys, value_of
+from nemo_gym.config.keys import ANY, KEYS, KEYS_WITHOUT_EFFECT, PORT, RESERVED_KEYS, Key, known_keys, value_of
 from nemo_gym.config.omegaconf_adapter import as_plain_value
 from nemo_gym.config.problems import ConfigProblem, KeyPath, did_you_mean, nearest_names
 from nemo_gym.config.schema_servers import (
@@ -105,12 +105,20 @@ def _check_combinations(config: Mapping[Any, Any]) -> list[ConfigProblem]:
 
 
 def misspelt_keys(config: Mapping[Any, Any], *, used: Iterable[str]) -> list[ConfigProblem]:
-    """Return a warning for every key that resembles a known one, unless a `${…}` uses it (its name is in `used`)."""
+    """Return a warning for every key that resembles a known one, or is set to something that has no effect here.
+
+    A key that a `${…}` uses (its name is in `used`) is neither.
+    """
     key_names, used_names = known_keys(), set(used)
     warnings = []
     for key, value in config.items():
         name = str(key)
         if name in key_names or name in used_names or is_server_block(value):
+            continue
+        if name in KEYS_WITHOUT_EFFECT:
+            if value and value != "agent":  # the default of `environment_routing_mode`
+                problem = f"'{name}' is a key of NeMo Gym 0.7 that has no effect here"
+                warnings.append(ConfigProblem(problem, (name,), is_warning=True))
             continue
         guess = did_you_mean(name, key_names, cutoff=0.85)
         if guess:

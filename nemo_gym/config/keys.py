@@ -252,6 +252,13 @@ _COMMAND_KEYS = """
     verify_timeout_seconds version where
 """
 COMMAND_KEYS = frozenset(_COMMAND_KEYS.split())
+_KEYS_WITHOUT_EFFECT = """
+    count_failure_classes_as_zero count_missing_rollouts_as_zero dispatch_budget_s dispatch_longest_first drain_margin_s
+    environment_routing_mode environment_server_name interleave_repeats retry_invalid_judge_responses
+    retry_terminal_timeouts route_failures_to_sidecar
+"""
+KEYS_WITHOUT_EFFECT = frozenset(_KEYS_WITHOUT_EFFECT.split())
+"""Keys with which NeMo Gym 0.7 changes how a run collects or scores, and which nothing reads here."""
 RESERVED_KEYS = (
     *(key.name for key in _TABLE if key.reserved),
     *("_inherit_from", "_copy", "component_name", "json", "query"),

@@ -302,6 +302,15 @@ def test_misspelt_global_keys_are_reported_with_the_right_name(workspace):
     ]
 
 
+def test_a_key_of_the_newest_release_without_effect_is_reported(workspace):
+    """A run that counts failures as zero there must not be compared with one that silently does not."""
+    workspace.write(a="count_missing_rollouts_as_zero: true\ninterleave_repeats: false\n")
+
+    warnings = workspace.resolve("+config_paths=[a.yaml]", "+environment_routing_mode=agent").warnings
+
+    assert warnings == ["a.yaml:1:1: 'count_missing_rollouts_as_zero' is a key of NeMo Gym 0.7 that has no effect here"]
+
+
 def test_a_secret_in_a_harmless_key_is_masked_in_the_error(weather):
     """The key name does not reveal that the value is secret; the source of the value does."""
     with pytest.raises(ConfigError) as caught:
