@@ -1,4 +1,4 @@
-"""No page of the viewer has a serious violation that axe-core finds, in either theme."""
+"""No page of the viewer has a serious violation that axe-core finds, in either theme, or scrolls sideways."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,6 +42,8 @@ def test_no_page_has_a_serious_violation(browser: Any, demo: Demo, theme: str, w
         page.reload()
         page.locator(ready).first.wait_for()
         page.wait_for_function("!document.querySelector('main [aria-busy=\"true\"]')")
+        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            violations.append((name, "scrolls sideways", []))
         page.add_script_tag(path=str(AXE))
         for violation in page.evaluate("async () => (await axe.run()).violations"):
             if violation["impact"] in GRAVE:

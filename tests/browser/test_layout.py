@@ -111,3 +111,13 @@ def test_a_rate_limit_is_named_while_a_run_goes_on(page: Any, make: Make) -> Non
         assert page.get_by_text("rate limited (429), retry 3 after 8 s").count() == 1
         assert page.get_by_text("calls rejected").count() == 1
         keep(page, "live-rejections")
+
+
+def test_only_a_verdict_can_be_called_wrong(page: Any, make: Make) -> None:
+    """A failed rollout has no verdict; a label for it would enter the calibration of verifiers."""
+    with served_page(twenty(make)) as url:
+        page.goto(f"{url}#/run/0/rollout/9/1")
+        page.get_by_label("Note").wait_for()
+        assert page.get_by_text("Wrong verdict").count() == 0
+        page.goto(f"{url}#/run/0/rollout/9/0")
+        page.get_by_text("Wrong verdict").wait_for()

@@ -136,6 +136,13 @@ def test_an_old_address_with_a_mistake_still_shows_the_reason(page: Any, make: M
         page.get_by_role("alert").wait_for()
 
         assert "rewrd" in page.get_by_role("alert").inner_text()
+        page.locator(".rw-row", has_text="What is 0 + 1?").first.wait_for()
+        assert "The table shows all rollouts." in page.get_by_role("alert").inner_text()
+        page.fill("#filter", "reward < 1")
+        page.locator("#range", has_text="of 7").wait_for()
+        page.fill("#filter", "rewrd < 1")
+        page.get_by_text("The table still shows the last valid filter.").wait_for()
+        page.locator("#range", has_text="of 7").wait_for()
 
 
 def test_a_new_filter_is_read_from_its_first_row(page: Any, make: Make) -> None:

@@ -14,7 +14,7 @@
   const isEnabled = () => !api.isBundle && document.querySelector('meta[name="gym-view-token"]') !== null;
 
   function Panel({ route, data }) {
-    const { task, rollout } = data.facts,
+    const { task, rollout, outcome } = data.facts,
       stored = data.annotation ?? null;
     const [verdict, setVerdict] = useState(stored?.verdict ?? ""),
       [note, setNote] = useState(stored?.note ?? "");
@@ -54,8 +54,8 @@
       save(next, note);
     };
     const isChanged = note !== (saved?.note ?? "");
-    return html`<section class="annotation" aria-label="Annotation"><h3>Annotation</h3><${ui.Segments} label="Is the verdict right?" options=${CHOICES} value=${verdict} onChange=${choose} />
-      <textarea class="note-text" rows="2" maxlength=${LONGEST_NOTE} aria-label="Note" placeholder="Note: what is wrong, or why it is right" value=${note} onInput=${(/** @type {any} */ event) => setNote(event.target.value)}></textarea>
+    return html`<section class="annotation" aria-label="Annotation"><h3>Annotation</h3>${outcome === "scored" || verdict ? html`<${ui.Segments} label="Is the verdict right?" options=${CHOICES} value=${verdict} onChange=${choose} />` : null}
+      <textarea class="note-text" rows="2" maxlength=${LONGEST_NOTE} aria-label="Note" placeholder=${outcome === "scored" ? "Note: what is wrong, or why it is right" : "Note: why it ended, or what to try"} value=${note} onInput=${(/** @type {any} */ event) => setNote(event.target.value)}></textarea>
       <div class="row"><button type="button" class="btn sm" disabled=${isSaving || !isChanged} onClick=${() => save(verdict, note)}>Save note</button>${saved?.at ? html`<span class="t3 small">saved ${format.date(saved.at)}</span>` : null}</div>
       ${problem ? html`<p class="oc failed" role="alert">${problem}</p>` : null}</section>`;
   }

@@ -81,6 +81,9 @@
   /** Columns that give way in this order when there is no room; the sorted one stays. */
   const GIVE_WAY = ["model", "turns", "seconds", "agent"];
   const QUESTION_ROOM = 200;
+  /** Widths that show names and kinds whole, where the question has this much room to spare. */
+  const WHOLE_TEXT = { outcome: 188, agent: 172, answers: 240 };
+  const SPARE_ROOM = 100;
   const HIDDEN_NAMES = new Set(["repeat", "question", "expected", "extracted"]);
 
   function otherColumn(/** @type {any} */ column) {
@@ -133,6 +136,11 @@
       shown.reduce((sum, column) => sum + (column.id === "question" ? QUESTION_ROOM : column.width), 0);
     for (const id of GIVE_WAY) {
       if (width() > room && id !== sorted) shown = shown.filter((column) => column.id !== id);
+    }
+    for (const [id, wide] of Object.entries(WHOLE_TEXT)) {
+      const wider = shown.map((column) => (column.id === id ? { ...column, width: wide } : column));
+      const added = wider.reduce((sum, column, index) => sum + column.width - shown[index].width, 0);
+      if (width() + added + SPARE_ROOM <= room) shown = wider;
     }
     return shown;
   }

@@ -73,6 +73,7 @@
     route,
     summary,
     error,
+    isUnfiltered,
     density,
     setDensity,
     all,
@@ -82,7 +83,7 @@
     onCsv,
     environment,
   }) {
-    return html`<div class="toolbar"><h1 class="sr">Rollouts</h1><div class="filterrow"><${toolbar.FilterInput} query=${route.query} error=${error} onApply=${onApply} />
+    return html`<div class="toolbar"><h1 class="sr">Rollouts</h1><div class="filterrow"><${toolbar.FilterInput} query=${route.query} error=${error} isUnfiltered=${isUnfiltered} onApply=${onApply} />
         <${columnModule.ColumnChooser} all=${all} chosen=${chosen} onChange=${onColumns} /><span class="only-wide"><${ui.Segments} options=${DENSITIES} value=${density} onChange=${setDensity} label="Row height" /></span>
         <button type="button" class="btn only-wide" onClick=${onCsv}><${Icon} name="download" />CSV</button></div>
       <${toolbar.SavedFilters} query=${route.query} offered=${summary?.saved_filters} environment=${environment} onApply=${onApply} total=${0} /></div>`;
@@ -139,10 +140,18 @@
     const range = gymView.rewardRange(summary);
     const [version, setVersion] = useState(0),
       key = JSON.stringify([run, selection, version]);
-    const rows = table.useRowWindows(
-      (start, count, signal) => api.rollouts(run, { ...selection, start, count }, signal),
-      key,
-    );
+    const hasValidRows = useRef(false);
+    const rows = table.useRowWindows(async (start, count, signal) => {
+      try {
+        return await api.rollouts(run, { ...selection, start, count }, signal);
+      } catch (error) {
+        if (/** @type {any} */ (error).status !== 400 || hasValidRows.current) throw error;
+        const every = { ...selection, where: "", words: "", start, count }; // an address with a mistake replaces no rows
+        return { ...(await api.rollouts(run, every, signal)), filterError: error };
+      }
+    }, key);
+    const isUnfiltered = Boolean(rows.answer?.filterError);
+    hasValidRows.current = Boolean(rows.answer) && !isUnfiltered;
     const known = useData(() => api.columns(run).catch(() => ({ columns: [] })), [run, version]);
     const all = useMemo(() => columnModule.available(known.data?.columns ?? []), [known.data]);
     const chosen = columnModule.chosenIds(route, environment).filter((/** @type {string} */ id) => all.has(id));
@@ -257,11 +266,12 @@
       (room || 1200) - (isOpen && row && innerWidth > 1180 ? width : 0),
       query.sort ?? null,
     );
-    const filterError = rows.error?.status === 400 ? rows.error : null;
+    const filterError =
+      rows.error?.status === 400 ? rows.error : rows.isFresh ? (rows.answer?.filterError ?? null) : null;
     if (rows.error && !filterError && !rows.answer)
       return html`<${ui.ErrorState} error=${rows.error} retry=${() => setVersion(version + 1)} />`;
-    const isFiltered = Boolean(query.where || query.words) && (rows.isFresh || total !== of);
-    return html`<div class=${`appgrid dens-${density}`}><${Toolbar} route=${route} summary=${summary} error=${filterError} density=${density} setDensity=${setDensity} all=${all} chosen=${chosen} onColumns=${onColumns} onApply=${onApply} environment=${environment}
+    const isFiltered = Boolean(query.where || query.words) && !isUnfiltered && (rows.isFresh || total !== of);
+    return html`<div class=${`appgrid dens-${density}`}><${Toolbar} route=${route} summary=${summary} error=${filterError} isUnfiltered=${isUnfiltered} density=${density} setDensity=${setDensity} all=${all} chosen=${chosen} onColumns=${onColumns} onApply=${onApply} environment=${environment}
         onCsv=${() =>
           downloadCsv(
             run,

@@ -20,14 +20,14 @@
   }
   const textOf = (/** @type {any} */ query) => query.where || query.words || "";
 
-  function FilterError({ error, text, onUse }) {
+  function FilterError({ error, text, isUnfiltered, onUse }) {
     const { from = 0, to = text.length, suggestion, repaired } = error.detail ?? {};
     return html`<div class="ferr" role="alert"><${Icon} name="warning" small /><span>${error.detail?.message ?? error.message}</span><code>${text.slice(0, from)}<u>${text.slice(from, to) || "\u2002"}</u>${text.slice(to)}</code>
-      ${repaired ? html`<button type="button" class="btn sm" onClick=${() => onUse(repaired)}>Use ${suggestion}</button>` : null}<span class="t3">The table still shows the last valid filter.</span></div>`;
+      ${repaired ? html`<button type="button" class="btn sm" onClick=${() => onUse(repaired)}>Use ${suggestion}</button>` : null}<span class="t3">${isUnfiltered ? "The table shows all rollouts." : "The table still shows the last valid filter."}</span></div>`;
   }
 
   /** The input. It applies while one types, and keeps what is typed when that is wrong. */
-  function FilterInput({ query, error, onApply }) {
+  function FilterInput({ query, error, isUnfiltered = false, onApply }) {
     const applied = textOf(query),
       [text, setText] = useState(applied),
       timer = useRef(0),
@@ -61,7 +61,7 @@
             }}><${Icon} name="close" small /></button>`
           : null
       }<kbd class="only-wide">/</kbd></span>
-      ${error ? html`<${FilterError} error=${error} text=${text} onUse=${use} />` : null}</div>`;
+      ${error ? html`<${FilterError} error=${error} text=${text} isUnfiltered=${isUnfiltered} onUse=${use} />` : null}</div>`;
   }
 
   /** Filters of the run and filters that the user saved for this environment. */
