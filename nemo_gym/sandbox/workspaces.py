@@ -5,10 +5,12 @@ import base64
 import binascii
 import difflib
 import itertools
+import lzma
 import os
 import re
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -25,6 +27,9 @@ from nemo_gym.sandbox.spec import SandboxError
 IGNORED = (".git", "__pycache__", "*.pyc", ".pytest_cache", "node_modules", ".venv")
 """Names of files and folders that are no changes."""
 MAX_BYTES = 64 << 20
+MAX_UNPACKED_BYTES = 1 << 30
+"""Size of the archive of a row, unpacked."""
+_MAX_NAME_BYTES = 255
 _MAX_DIFF_PAIRS = 10_000_000
 """Pairs of lines that a diff may compare; beyond, a file only `differs`, because the search takes minutes."""
 _MAX_DIFF_CHARACTERS = 1 << 20
@@ -36,12 +41,26 @@ def checked_path(name: str) -> str:
     """Return a relative path below the workspace.
 
     Raises:
-        ValueError: the path is absolute, empty, or leads outside.
+        ValueError: the path is absolute, empty, or leads outside, or a name is longer than file systems allow.
     """
     path = PurePosixPath(name)
+    if max(map(len, encoded_text(name, "path").split(b"/"))) > _MAX_NAME_BYTES:
+        raise ValueError(f"a name in the path {name[:40]!r}… is longer than {_MAX_NAME_BYTES} bytes")
     if not name or path.is_absolute() or ".." in path.parts or "\0" in name or str(path) == ".":
         raise ValueError(f"{name!r} is not a path below the workspace")
     return str(path)
+
+
+def encoded_text(text: str, subject: str) -> bytes:
+    """Return a text as UTF-8.
+
+    Raises:
+        ValueError: it contains half a character, as JSON may.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the {subject} {text[:40]!r} is not valid text: {error.reason}") from None
 
 
 class EncodedFile(BaseModel):
@@ -87,6 +106,9 @@ class Workspace(BaseModel):
     @field_validator("files")
     @classmethod
     def _check_names(cls, files: dict[str, Any]) -> dict[str, Any]:
+        for content in files.values():
+            if isinstance(content, str):
+                encoded_text(content, "content")
         return {checked_path(name): content for name, content in files.items()}
 
     @field_validator("archive", "git_bundle")
@@ -102,31 +124,50 @@ class Workspace(BaseModel):
             raise ValueError("`revision` needs a `git_bundle`")
         return self
 
-    def write(self, folder: Path, sources: Path | None = None) -> bool:
+    def write(self, folder: Path, sources: Path | None = None, max_bytes: int = MAX_UNPACKED_BYTES) -> bool:
         """Write the archive and the files into a folder; return whether there are any. A git bundle is not written.
 
         `sources` is the folder with the archives of rows; by default, the folders in which components are searched.
 
         Raises:
-            ConfigError: a file of the row does not exist or cannot be unpacked.
+            ConfigError: a file of the row does not exist, cannot be unpacked or written, or is larger than `max_bytes`.
         """
         folder.mkdir(parents=True, exist_ok=True)
         if self.archive:
-            path = _file_of_row(self.archive, sources, "archive")
-            try:
-                with tarfile.open(path) as archive:
-                    archive.extractall(folder, filter="data")
-            except (tarfile.TarError, OSError) as error:
-                raise ConfigError(f"cannot be unpacked: {error}", where=str(path)) from error
+            _unpack(_file_of_row(self.archive, sources, "archive"), folder, max_bytes)
         for name, content in self.files.items():
             target = folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content.encode() if isinstance(content, str) else content.content)
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content.encode() if isinstance(content, str) else content.content)
+            except (OSError, RecursionError) as error:  # a deep path; a name that is a file and a folder
+                problem = getattr(error, "strerror", None) or str(error)
+                raise ConfigError(f"the file {name[:200]!r} of the workspace cannot be written: {problem}") from error
         return bool(self.archive or self.files)
 
     def bundle_path(self, sources: Path | None = None) -> Path | None:
         """Return the path of the git bundle; None without one."""
         return _file_of_row(self.git_bundle, sources, "git_bundle") if self.git_bundle else None
+
+
+def _unpack(path: Path, folder: Path, max_bytes: int) -> None:
+    """Unpack the archive of a row.
+
+    Raises:
+        ConfigError: it cannot be unpacked, or would be larger than `max_bytes`.
+    """
+    try:
+        with tarfile.open(path) as archive:
+            size = 0
+            for member in archive:
+                size += member.size
+                if size > max_bytes:
+                    raise ConfigError(f"unpacked, it has more than {max_bytes:,} bytes", where=str(path))
+            archive.extractall(folder, filter="data")
+    except (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"cannot be unpacked: {error}", where=str(path)) from error
 
 
 def _file_of_row(name: str, folder: Path | None, field_name: str) -> Path:

@@ -348,7 +348,7 @@ class HarnessAgent(EpisodeAgent):
         """
         sources = Path(self.config.workspace_folder) if self.config.workspace_folder else None
         upload = folder / "upload"
-        has_files = await asyncio.to_thread(workspace.write, upload, sources)
+        has_files = await asyncio.to_thread(workspace.write, upload, sources, self.config.disk_mib << 20)
         bundle = workspace.bundle_path(sources)
         steps = [f"mkdir -p {HOME}"]
         if bundle is not None:

@@ -1,6 +1,7 @@
 """Workspaces of rollouts: what rows may bring, and what is reported as changed."""
 
 import io
+import random
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from nemo_gym.sandbox.workspaces import Workspace, WorkspaceChanges, read_snapsh
         ({"files": {"/etc/x": ""}}, "not a path below"),
         ({"files": {"a/../../x": ""}}, "not a path below"),
         ({"files": {"": ""}}, "not a path below"),
+        ({"files": {"x" * 256: ""}}, "longer than 255 bytes"),
+        ({"files": {"\ud800": ""}}, "the path .* is not valid text"),
+        ({"files": {"x": "half \ud83d"}}, "the content .* is not valid text"),
         ({"files": {"x": {"base64": "?"}}}, "not base64"),
         ({"archive": "/etc/shadow"}, "not a path below"),
         ({"git_bundle": "../x"}, "not a path below"),
@@ -156,3 +160,35 @@ def test_an_archive_with_more_bytes_than_allowed_is_refused() -> None:
     packed.seek(0)
     with pytest.raises(SandboxError, match="more than 10 bytes"):
         regular_files(packed, "/root", root="root", ignored=[], max_bytes=10)
+
+
+@pytest.mark.parametrize("files", [{"a": "", "a/b": ""}, {"a/b": "", "a": ""}, {"d/" * 2000 + "x": ""}])
+def test_files_that_cannot_exist_together_are_one_error(files: dict[str, str], tmp_path: Path) -> None:
+    """A generator of rows can write paths that no file system has; the row must be named, not a line of ours."""
+    with pytest.raises(ConfigError, match="of the workspace cannot be written"):
+        Workspace.model_validate({"files": files}).write(tmp_path / "out")
+
+
+def test_an_archive_that_is_larger_than_the_disk_of_a_box_is_not_unpacked(tmp_path: Path) -> None:
+    """A few kilobytes of compressed zeros must not fill the disk of the machine."""
+    with tarfile.open(tmp_path / "r.tar.gz", "w:gz") as archive:
+        entry = tarfile.TarInfo("zeros")
+        entry.size = 1 << 20
+        archive.addfile(entry, io.BytesIO(bytes(entry.size)))
+
+    with pytest.raises(ConfigError, match="unpacked, it has more than 1,000 bytes"):
+        Workspace(archive="r.tar.gz").write(tmp_path / "out", tmp_path, 1000)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_an_archive_that_was_cut_is_one_error(tmp_path: Path) -> None:
+    """An interrupted download is the usual cause, and must be named."""
+    with tarfile.open(tmp_path / "r.tar.gz", "w:gz") as archive:
+        entry = tarfile.TarInfo("a")
+        entry.size = 1 << 16
+        archive.addfile(entry, io.BytesIO(random.Random(0).randbytes(entry.size)))
+    content = (tmp_path / "r.tar.gz").read_bytes()
+    (tmp_path / "r.tar.gz").write_bytes(content[: len(content) // 2])
+
+    with pytest.raises(ConfigError, match="cannot be unpacked"):
+        Workspace(archive="r.tar.gz").write(tmp_path / "out", tmp_path)

@@ -142,9 +142,17 @@ def given_values(args: argparse.Namespace, dest: str) -> list[str]:
 
 
 def agent_types(args: argparse.Namespace) -> list[str]:
-    """Return the agents of --agent-type, which may be repeated or have names separated by commas."""
-    names = [name.strip() for value in given_values(args, "agent_type") for name in value.split(",")]
-    return list(dict.fromkeys(filter(None, names)))
+    """Return the agents of --agent-type, which may be repeated or have names separated by commas.
+
+    Raises:
+        UsageError: a name is empty.
+    """
+    values = given_values(args, "agent_type")
+    names = [name.strip() for value in values for name in value.split(",")]
+    if "" in names:
+        problem = f"--agent-type {','.join(values)!r} has an empty name"
+        raise UsageError(problem, where=args.prog, fix="names separated by commas; gym list agents shows them")
+    return list(dict.fromkeys(names))
 
 
 def add_key_flags(groups: Sequence[FlagGroup], command: str = "") -> None:
