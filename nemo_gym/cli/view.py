@@ -136,7 +136,7 @@ def _write_pages(runs: Sequence[RunFiles], folder: Path, row_filter: str) -> int
     databases = _build_databases(runs)
     advice = load_explanations()
     count = export_bundle(databases, folder, filter_text=row_filter, advice=advice, on_progress=show_progress)
-    output.write(f"{count} rollouts in {folder / 'index.html'}")
+    output.write(f"{count} rollout{'s' if count != 1 else ''} in {folder / 'index.html'}")
     return 0
 
 

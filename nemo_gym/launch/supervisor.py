@@ -159,6 +159,7 @@ class ServerUnit:
         if self.ready is not None and not self.ready.done():
             self.is_lost = True
             fix = f"read {self.log_path}" if self.log_path else None
+            problem = problem.removeprefix(f"{self.name}: ")  # an error of the server names it, too
             self.ready.set_exception(ServerDidNotStart(problem, where=self.name, fix=fix))
 
 

@@ -191,7 +191,8 @@ def _failure_of_status(
     subject = path if path and server != agent else f"/run of {agent}"
     subject = "the endpoint" if is_model and upstream.isdecimal() else subject
     message = f"{subject} answered {status}" + (f": {body}" if body else "") + raised_at
-    if cause and body and is_model:  # an error of the model server itself, not a status of its endpoint
+    # An error of the model server itself, not a status of its endpoint; or one in which the agent names the server.
+    if cause and body and (is_model or (not path and body.startswith(f"{server}: "))):
         message = body.removeprefix(f"{server}: ") + raised_at
     is_refusal = not is_transient and not is_too_large and status >= 300 and is_model  # 3xx: redirected to some page
     is_endpoint_error = is_model and not cause and upstream.isdecimal() and status >= 500

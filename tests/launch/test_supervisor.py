@@ -49,6 +49,16 @@ async def test_a_process_that_ends_while_it_restarts_is_restarted_again() -> Non
     await supervisor.stop(grace=1.0)
 
 
+async def test_a_server_that_names_itself_in_its_error_is_named_once() -> None:
+    """`policy_model: policy_model: vllm is not installed` reads like a mistake of the tool."""
+    unit = ServerUnit("policy_model", {"id": "policy_model"}, FailingSpawner(0))  # type: ignore[arg-type]
+    unit.ready = asyncio.get_running_loop().create_future()
+
+    unit.fail("policy_model: vllm is not installed")
+
+    assert str(unit.ready.exception()) == "policy_model: vllm is not installed"
+
+
 def test_lines_are_passed_on_whole_however_the_bytes_arrive(tmp_path: Path) -> None:
     """Half lines of two servers must never mix on one terminal line."""
     lines: list[tuple[str, str]] = []

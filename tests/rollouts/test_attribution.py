@@ -106,6 +106,15 @@ def test_the_body_of_the_error_is_in_the_message():
     assert "answered 500: boom" in classify_error(status_error(500, "boom"), "a", TYPES.get).message
 
 
+def test_the_message_begins_with_the_cause_not_with_the_agent_that_reports_it():
+    """In a table of failures, a hundred lines that begin with `/run of a answered 500` look alike."""
+    error = status_error(500, "r: ended before it answered", "r", "ServerUnreachable")
+
+    failure = classify_error(error, "a", TYPES.get)
+
+    assert (failure.server, failure.message) == ("r", "ended before it answered")
+
+
 @pytest.mark.parametrize(
     ("error", "which"),
     [
