@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from nemo_gym.config.component_imports import first_on_path
 from nemo_gym.config.keys import value_of
 from nemo_gym.config.search_roots import _augment_sys_path
 from nemo_gym.errors import ConfigError
-from nemo_gym.keys import SESSION_ID_KEY
+from nemo_gym.keys import MCP_SESSION_TOKEN_HEADER, SESSION_ID_KEY
 from nemo_gym.launch.app_listener import AppListener, close_listeners
 from nemo_gym.launch.hosted_instances import Instance
 from nemo_gym.serve import gc_tuning, rollout_budgets, webserver
@@ -27,6 +27,7 @@ from nemo_gym.serve.addresses import adopt_run_token
 from nemo_gym.serve.blocked_loop import LoopWatch
 from nemo_gym.serve.cancellation import CANCELLED_ROLLOUTS, cancel_here, set_other_cells
 from nemo_gym.serve.failures import FailureMiddleware
+from nemo_gym.serve.mcp import TokenSigner
 from nemo_gym.serve.server_loop import ignore_cancellation, run_server_loop
 from nemo_gym.serve.session import CELL_ENV_VAR, SessionCodec, cell_of, cookie_name, cookie_values, session_secret
 from nemo_gym.server_utils import (
@@ -69,6 +70,9 @@ def load_server_class(instance: Instance) -> type[SimpleServer]:
     return server_class
 
 
+_TOKEN_HEADER = MCP_SESSION_TOKEN_HEADER.lower().encode("ascii")
+
+
 @dataclass(frozen=True)
 class CellSockets:
     """The number of a cell, its sockets, and the addresses and the token of the links to all cells of the run."""
@@ -86,7 +90,7 @@ class SessionRouter:
     """Serves requests of this cell's sessions and forwards requests of other sessions to their cells.
 
     Cells share their ports, so any cell may accept a connection. A session is stored in the cell that created it; the
-    session id in the signed cookie starts with the number of that cell.
+    session id, in the signed cookie or the token of an MCP client, starts with the number of that cell.
     """
 
     def __init__(self, app: ASGIApp, server: SimpleServer, cell: int, links: Sequence[CellLink]) -> None:
@@ -95,6 +99,7 @@ class SessionRouter:
         key = server.get_session_middleware_key()
         self._cookie = cookie_name(key)
         self._codec = SessionCodec(session_secret(), key)
+        self._tokens = TokenSigner(key)
         name = server.config.name
         # By cell number, as `links` are.
         self._forwarders = [FailureMiddleware(RemoteInstance(name, [link]), server_name=name) for link in links]
@@ -104,14 +109,23 @@ class SessionRouter:
         await (self._app if owner == self._cell else self._forwarders[owner])(scope, receive, send)
 
     def _owner(self, scope: Scope) -> int:
-        """Return the number of the cell in the last valid session cookie; the number of this cell without one."""
+        """Return the number of the cell of the last valid session of a request; that of this cell without one."""
         owner = self._cell
-        for cookie in cookie_values(scope, self._cookie):
-            session: dict[str, Any] = self._codec.decode(cookie) or {}
-            number = cell_of(session.get(SESSION_ID_KEY, ""))
+        for session_id in self._session_ids(scope):
+            number = cell_of(session_id)
             if number is not None and number < len(self._forwarders):
                 owner = number
         return owner
+
+    def _session_ids(self, scope: Scope) -> Iterator[str]:
+        """Yield the session ids in the valid cookies of a request and, for MCP, in its token."""
+        for cookie in cookie_values(scope, self._cookie):
+            session: dict[str, Any] = self._codec.decode(cookie) or {}
+            yield session.get(SESSION_ID_KEY, "")
+        for name, value in scope["headers"]:
+            grant = self._tokens.verify(value.decode("latin-1")) if name == _TOKEN_HEADER else None
+            if grant is not None:
+                yield grant.session_id
 
 
 def _build_servers(config: DictConfig, hosted: Sequence[Instance]) -> dict[str, tuple[SimpleServer, ASGIApp]]:

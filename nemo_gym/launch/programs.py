@@ -226,7 +226,7 @@ async def _install(installer: _ProgramInstaller, programs: Programs) -> None:
 
 
 def _make_readable(folder: Path) -> None:
-    """Let every user read a folder: boxes have separate users, and the umask of this process may take the right away."""
+    """Let every user read a folder: boxes have separate users, and the umask of this process may forbid it."""
     folder.chmod(0o755)
     for parent, folders, names in os.walk(folder):
         for name in (*folders, *names):
