@@ -12,7 +12,7 @@ the endpoint.
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
@@ -73,6 +73,7 @@ from nemo_gym.serve.model_routes import (
     add_model_routes,
     as_refusals,
 )
+from nemo_gym.serve.repeated_failures import FailureLog
 from nemo_gym.serve.response_cache import ResponseCache
 from nemo_gym.serve.rollout_budgets import CLOSE_BUDGET_PATH, close_current_budget, count_call
 from nemo_gym.serve.validation_problems import shown_problems
@@ -85,13 +86,8 @@ from nemo_gym.token_id_capture.middleware import UncapturedRequestMiddleware
 from nemo_gym.token_id_capture.process_stores import capture_template, require_control_token
 from nemo_gym.wire.engine_options import ENGINE_OPTIONS
 
-logger = logging.getLogger(__name__)
-
 Sanitise = Callable[[dict[str, Any]], tuple[dict[str, Any], list[str]]]
 """Rewrites a request for our request type; returns also what is left out."""
-
-MAX_REPORTED_FIELDS = 200
-"""Maximum warnings of a server about fields that it leaves out of requests."""
 
 
 class ModelRoute(BaseModel):
@@ -182,7 +178,7 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
     """The endpoint may have options that are in no dialect, such as `top_k`; otherwise they are dropped."""
     REPORTS_EVERY_COUNT: ClassVar[bool] = False
     """Answers have all token counts, 0 where the endpoint reports none: some clients refuse null. Streams always do."""
-    _reported_fields: set[str] = PrivateAttr(default_factory=set)
+    _failure_log: FailureLog = PrivateAttr(default_factory=FailureLog)
 
     @cached_property  # an ordinary attribute after the first use; pydantic's private attributes are slow
     def _token_capture(self) -> CaptureContext | None:
@@ -320,7 +316,7 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
         model = str(body.get("model") or self.config.name)
         try:
             params, dropped = responses_anthropic.accepted_request(body, new_id=numbered_ids())
-            self._warn_dropped(dropped)
+            self._failure_log.report_dropped(self.config.name, dropped)
             accepted = self._accept(method, params, responses_streaming.sanitise_request)
         except (ConversionError, RequestValidationError) as error:
             problem = replace(api_error(error, self._redact), status=400)
@@ -366,7 +362,7 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
         Raises:
             HTTPException: 400, the request is invalid.
         """
-        self._warn_dropped(dropped)
+        self._failure_log.report_dropped(self.config.name, dropped)
         try:
             return self._accept(method, params, responses_streaming.sanitise_request)
         except RequestValidationError as error:
@@ -393,7 +389,7 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
                 unused = (request.keys() - method.names) & ENGINE_OPTIONS
                 dropped += [f"{key}: this model has no such option" for key in sorted(unused)]
                 request = {key: value for key, value in request.items() if key not in unused}
-            self._warn_dropped(dropped)
+            self._failure_log.report_dropped(self.config.name, dropped)
             params = method.validate(request)
         return params if self._token_capture is None else request
 
@@ -416,18 +412,11 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
     def _describe_late_failure(self, error: Exception) -> ApiError:
         """Describe a failure after the headers of a stream were sent, and log it."""
         described = api_error(error, self._redact)
-        logger.error("%s: a streamed answer failed: %s", self.config.name, described.message)
+        self._failure_log.report(logging.ERROR, f"{self.config.name}: a streamed answer failed: {described.message}")
         return described
 
     def _redact(self, text: str) -> str:
         return redact_text(text, self.config)
-
-    def _warn_dropped(self, dropped: Iterable[str]) -> None:
-        """Log what is left out of a request, once for each server and field."""
-        for field in dropped:
-            if field not in self._reported_fields and len(self._reported_fields) < MAX_REPORTED_FIELDS:
-                self._reported_fields.add(field)
-                logger.warning("%s: left out of requests: %s", self.config.name, field)
 
     def setup_exception_middleware(self, app: FastAPI) -> None:
         """Add the middleware for error answers, in the form of the dialect, and for deadlines. Must be added last."""
@@ -440,7 +429,13 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
             return described.status, described.body(dialect)
 
         app.add_middleware(DeadlineMiddleware, server_name=self.config.name)
-        app.add_middleware(FailureMiddleware, server_name=self.config.name, redact=self._redact, shape=shape)
+        app.add_middleware(
+            FailureMiddleware,
+            server_name=self.config.name,
+            redact=self._redact,
+            shape=shape,
+            failure_log=self._failure_log,
+        )
 
     def _answer_refusal(self, request: Request, error: Exception) -> Response:
         """Answer a request that this server refuses, in the form of its dialect and in that of FastAPI (`detail`)."""
@@ -451,7 +446,8 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
         body = described.body(dialect)
         if isinstance(error, RequestValidationError):
             body["detail"] = shown_problems(list(error.errors()))
-            logger.warning("%s: %s: invalid: %s", self.config.name, request.url.path, described.message)
+            problem = f"{self.config.name}: {request.url.path}: invalid: {described.message}"
+            self._failure_log.report(logging.WARNING, problem)
         elif isinstance(error, StarletteHTTPException):
             body["detail"] = error.detail
         return _as_json(body, described.status, getattr(error, "headers", None))

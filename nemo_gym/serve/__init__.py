@@ -18,7 +18,7 @@ on. Such endpoints are called directly; all others through FastAPI.
 - `mcp`, `mcp_tools`: tools over the Model Context Protocol; `profiling`: CPU profiles of a server
 - `head`: routes of the head server; `run_counts`: the `/run` requests of each process
 - `addresses`: addresses and blocks of the instances of a configuration
-- `response_cache`: answers of models on disk
+- `response_cache`: answers of models on disk; `repeated_failures`: a log line for each cause instead of each failure
 - `run_registry`: find the runs of this user on this machine, with their tokens
 - `webserver`, `uvicorn_server`: serve an app in this process; `http_protocol`: limits on HTTP connections
 - `access`: which HTTP requests are answered; `peer_user`: the user at the other end of a connection

@@ -21,11 +21,13 @@ from nemo_gym.errors import (
     GymError,
     InvalidReply,
     ModelFailed,
+    ServerUnreachable,
     SessionLost,
     UnsupportedRequest,
 )
 from nemo_gym.keys import DEADLINE_HEADER, ROLLOUT_HEADER
 from nemo_gym.serve.process_status import handler_label, handler_name, run_handler
+from nemo_gym.serve.repeated_failures import FailureLog
 from nemo_gym.transport import deadlines, reply_log
 from nemo_gym.transport.asgi import CALLER_ENFORCES_DEADLINE
 from nemo_gym.transport.call_timing import current_rollout, parse_rollout, phase_headers, set_current_rollout
@@ -102,7 +104,7 @@ class FailureMiddleware:
     a failed nested call contains the body of the callee's error. The headers of every error answer name the server
     that failed first.
     Cancellation is not caught. `redact` removes secrets from the text. `shape` replaces status and body for a path and
-    an exception, if it does not return None.
+    an exception, if it does not return None. `failure_log` is that of the server, if other code uses it too.
     """
 
     LAYER = "failures"
@@ -113,11 +115,13 @@ class FailureMiddleware:
         server_name: str = "",
         redact: Callable[[str], str] = mask_text,
         shape: "Callable[[str, BaseException], tuple[int, dict[str, Any]] | None] | None" = None,
+        failure_log: FailureLog | None = None,
     ) -> None:
         self.app = app
         self.server_name = server_name
         self.redact = redact
         self.shape = shape
+        self.failure_log = FailureLog() if failure_log is None else failure_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request; answer an exception of any class as JSON if the response has not started."""
@@ -178,18 +182,19 @@ class FailureMiddleware:
             problem = f"{error.request_info.real_url} answered {error.status}: {innermost_cause(inner)[:2000]}"
             # A server of the run that failed has reported it; a second report would say the same in other words.
             level = logging.DEBUG if error.headers is not None and FAILED_HEADER in error.headers else logging.ERROR
-            logger.log(level, "%s: %s failed: %s", server, request, self._for_log(problem))
+            self._report(level, f"{server}: {request} failed: {problem}")
             # The content of the request comes from the row: trying again is useless.
             is_bad_row = _is_refused_here(error) and _passes_row_on(scope["path"])
             return 422 if is_bad_row else 500, f"Hit an exception in {server} calling an inner server: {inner}"
         if isinstance(error, UnsupportedRequest):
-            logger.warning("%s: %s: 400: %s", server, request, self._for_log(str(error)))
+            self._report(logging.WARNING, f"{server}: {request}: 400: {error}")
             return 400, str(error)
         if isinstance(error, ClientDisconnect):
-            logger.warning("%s: %s: the client closed the connection before its request was complete", server, request)
+            closed = "the client closed the connection before its request was complete"
+            self._report(logging.WARNING, f"{server}: {request}: {closed}")
             return 400, "the request is not complete"
         if isinstance(error, DeadlineExceeded | SessionLost):
-            logger.error("%s: %s: %s", server, request, self._for_log(str(error)))
+            self._report(logging.ERROR, f"{server}: {request}: {error}")
             return 504 if isinstance(error, DeadlineExceeded) else 410, str(error)
         if not isinstance(error, Exception):
             logger.error("%s: %s ended by %s", server, request, type(error).__name__)
@@ -197,10 +202,14 @@ class FailureMiddleware:
         cause = (
             str(error) if isinstance(error, GymError) else f"{type(error).__name__}: {error} ({raise_location(error)})"
         )
-        # The stack of a failed model is always that of the client of its endpoint.
-        trace = "" if isinstance(error, ModelFailed) else "\n" + "".join(format_exception(error))
-        logger.error("%s: %s failed: %s", server, request, self._for_log(f"{' '.join(cause.split())}{trace}"))
+        # The stack of a failed model, or of a server that broke off, is always that of the client that called it.
+        is_remote = isinstance(error, ModelFailed | ServerUnreachable)
+        trace = "" if is_remote else "\n" + "".join(format_exception(error))
+        self._report(logging.ERROR, f"{server}: {request} failed: {' '.join(cause.split())}", trace)
         return 500, f"{type(error).__name__}({str(error)!r})" if isinstance(error, GymError) else repr(error)
+
+    def _report(self, level: int, text: str, details: str = "") -> None:
+        self.failure_log.report(level, self._for_log(text), self._for_log(details))
 
     def _for_log(self, text: str) -> str:
         """Return `text` without secrets and with lone surrogates escaped, because log files cannot contain them."""

@@ -129,3 +129,43 @@ async def test_a_failed_model_is_one_line_of_the_log(caplog: pytest.LogCaptureFi
     (line,) = [record.getMessage() for record in caplog.records if "no choices" in record.getMessage()]
     assert "Traceback" not in line
     assert "\n" not in line
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("endpoint_status", [200, 403])
+async def test_a_program_that_repeats_a_refused_call_is_one_line_of_the_log(
+    stream: bool, endpoint_status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Some programs send a refused request again for minutes, and each rollout of a run has such a program."""
+    refusal = Reply({"error": {"message": "forbidden", "type": "x"}}, endpoint_status)
+    item = {"type": "item_reference", "id": "x"} if endpoint_status == 200 else {"role": "user", "content": "hi"}
+
+    async with listening(chat=refusal) as endpoint:
+        server = vllm_model(endpoint.url)
+        with caplog.at_level(logging.WARNING):
+            replies = [await ask(server, "/v1/responses", {"input": [item], "stream": stream}) for _ in range(9)]
+
+    assert {reply.status for reply in replies} == {400 if endpoint_status == 200 else 403}
+    lines = [message for message in caplog.messages if "POST /v1/responses" in message]
+    assert len(lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/responses", {"input": "hi", "stream": True}),
+        ("/v1/messages", {"max_tokens": 5, "messages": [{"role": "user", "content": "hi"}], "stream": True}),
+        ("/v1beta/models/m:streamGenerateContent", {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}),
+    ],
+)
+async def test_an_endpoint_that_breaks_off_is_one_line_without_a_stack(
+    path: str, body: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The stack of a lost connection is that of our client: a hundred lines that say nothing about the endpoint."""
+    async with listening(responses=Reply({"output": []}, half=True)) as endpoint:
+        server = openai_model(endpoint.url)
+        with caplog.at_level(logging.WARNING):
+            await ask(server, path, {"model": "m", **body})
+
+    assert "Traceback" not in caplog.text
+    assert any("broke off" in message for message in caplog.messages)
