@@ -37,6 +37,8 @@ ROW_SETTINGS = {
 SPLITS = ("validation", "train", "test")
 SPLIT_SEEDS = 1_000_000_000
 """Distance between the seeds of two splits, so that generated rows of one are not in another."""
+WRITE_IDS = "python -m nemo_gym.adapters.id_writer "
+"""The command that writes `ids.json`, to be followed by the name of the source."""
 _NAME = re.compile(r"([a-z][a-z0-9_]*):(?![/\\])(.+)", re.DOTALL)
 
 
@@ -72,6 +74,13 @@ class SourceFile(BaseModel):
     """An id may also be `module:Name`, which is in no list."""
 
 
+class IdList(BaseModel):
+    """The content of `ids.json`."""
+
+    version: str = ""
+    ids: dict[str, dict[str, Any]] = {}
+
+
 @dataclass(frozen=True)
 class EnvironmentSource:
     """A package with environments, and the folder of its adapter."""
@@ -80,20 +89,27 @@ class EnvironmentSource:
     folder: Path
     file: SourceFile
 
-    @cached_property
+    @property
     def ids(self) -> Mapping[str, Mapping[str, Any]]:
         """The ids of the package with what is known of each; `refused` is the reason why one cannot be run."""
-        path = self.folder / IDS_FILE
-        if not path.is_file():
-            return {}
-        ids: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["ids"]
-        return ids
+        return self.id_list.ids
 
-    @cached_property
+    @property
     def version(self) -> str:
         """The version of the package that the list of ids was made with."""
+        return self.id_list.version
+
+    @cached_property
+    def id_list(self) -> "IdList":
+        """The content of `ids.json`; without the file there are no ids."""
         path = self.folder / IDS_FILE
-        return str(json.loads(path.read_text(encoding="utf-8"))["version"]) if path.is_file() else ""
+        try:
+            return IdList.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return IdList()
+        except (ValidationError, OSError) as error:
+            problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error.strerror
+            raise ConfigError(f"cannot be read: {problem}", where=str(path), fix=WRITE_IDS + self.name) from None
 
     @property
     def runnable_ids(self) -> list[str]:
@@ -177,6 +193,13 @@ def is_source_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None and not text.endswith((".yaml", ".yml"))
 
 
+def refuse_source_names(names: Sequence[str]) -> None:
+    """Raise an error for the first name of another package's environment, for commands that test our verifiers."""
+    for name in filter(is_source_name, names):
+        problem = "its package grades it, so there is no verifier of ours to test"
+        raise UnknownEnvironment(problem, where=name, fix=f"gym eval run --environment '{name}'")
+
+
 def find_environment_sources(roots: Sequence[Path]) -> dict[str, EnvironmentSource]:
     """Return the sources in the search roots by name; an earlier root has precedence.
 
@@ -228,6 +251,8 @@ def _check_id(source: EnvironmentSource, environment_id: str) -> None:
     facts = source.ids.get(environment_id)
     if facts is None and source.file.imports_ids and ":" in environment_id:
         return
+    if facts is None and not source.ids:
+        raise UnknownEnvironment(f"{source.name} has no list of ids", where=where, fix=WRITE_IDS + source.name)
     if facts is None:
         names = nearest_names(environment_id, source.runnable_ids, n=3, cutoff=0.4)
         choices = " or ".join(f"{source.name}:{name}" for name in names)
@@ -254,9 +279,9 @@ def _parse_settings(query: str, where: str) -> dict[str, Any]:
 def _check_settings(name: EnvironmentName, where: str) -> None:
     """Check the settings of every source, and the names of the others."""
     for key, low in (("size", 1), ("seed", 0), ("max_turns", 1)):
-        value = name.settings.get(key, low)
-        if type(value) is not int or not low <= value <= (MAX_SIZE if key == "size" else SPLIT_SEEDS - MAX_SIZE):
-            raise UnknownEnvironment(f"{key}={value} is not a whole number from {low}", where=where)
+        value, high = name.settings.get(key, low), MAX_SIZE if key == "size" else SPLIT_SEEDS - MAX_SIZE
+        if type(value) is not int or not low <= value <= high:
+            raise UnknownEnvironment(f"{key}={value} is not a whole number from {low} to {high:,}", where=where)
     if name.split not in SPLITS:
         raise UnknownEnvironment(f"split={name.split} is not one of {', '.join(SPLITS)}", where=where)
     if name.arguments and not name.source.file.arguments:

@@ -1,4 +1,4 @@
-"""The ids of Aviary, for `python -m tools.sources`."""
+"""The ids of Aviary, for `python -m nemo_gym.adapters.id_writer`."""
 
 import importlib
 from collections.abc import Iterator

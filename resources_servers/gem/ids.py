@@ -1,4 +1,4 @@
-"""The ids of GEM, for `python -m tools.sources`."""
+"""The ids of GEM, for `python -m nemo_gym.adapters.id_writer`."""
 
 import importlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The ids of gymnasium, for `python -m tools.sources`."""
+"""The ids of gymnasium, for `python -m nemo_gym.adapters.id_writer`."""
 
 import importlib
 import warnings

@@ -1,4 +1,4 @@
-"""The ids of reasoning-gym, for `python -m tools.sources`."""
+"""The ids of reasoning-gym, for `python -m nemo_gym.adapters.id_writer`."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""The ids of TextArena, for `python -m tools.sources`."""
+"""The ids of TextArena, for `python -m nemo_gym.adapters.id_writer`."""
 
 import contextlib
 import importlib

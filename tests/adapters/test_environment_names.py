@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from nemo_gym.adapters.rows import write_missing_rows
+from nemo_gym.cli.main import main
 from nemo_gym.config import environment_sources
 from nemo_gym.config.environment_sources import UnknownEnvironment, environment_tree, is_source_name, parse_name
 from nemo_gym.config.load import load_files
@@ -33,6 +34,7 @@ def rows_of(root: Path, name: str) -> list[dict]:
         ("coins:Coin-v0", "has no environment 'Coin-v0'", "coins:Coins-v0"),
         ("coins:Notes-v0", "cannot be run: it needs paper", None),
         ("coins:Coins-v0?size=0", "size=0 is not a whole number from 1", None),
+        ("coins:Coins-v0?size=1000001", "size=1000001 is not a whole number from 1 to 1,000,000", None),
         ("coins:Coins-v0?size=yes", "size=True is not", None),
         ("coins:Coins-v0?seed=-1", "seed=-1 is not", None),
         ("coins:Coins-v0?split=dev", "split=dev is not one of validation, train, test", None),
@@ -126,3 +128,43 @@ def test_an_opponent_that_is_a_model_becomes_a_reference_to_its_server(root):
     (server, _) = played.values()
     assert server["resources_servers"]["coins"]["opponent_model"] == {"type": "responses_api_models", "name": "rival"}
     assert "opponent_model" not in next(iter(scripted.values()))["resources_servers"]["coins"]
+
+
+@pytest.mark.parametrize("content", ['{"ids": ', "[]", '{"ids": {"Coins-v0": 3}}', "\xff"])
+def test_a_damaged_list_of_ids_is_one_error_with_the_command_that_writes_it(root, content):
+    """A half-written `ids.json` of one source ended `gym list environments` of all sources with a traceback."""
+    path = root / "resources_servers" / "coins" / "ids.json"
+    path.write_bytes(content.encode("latin-1"))
+
+    with pytest.raises(ConfigError) as error:
+        parse_name("coins:Coins-v0", [root])
+
+    assert error.value.where == str(path)
+    assert error.value.fix == "python -m nemo_gym.adapters.id_writer coins"
+
+
+def test_a_source_without_a_list_of_ids_says_how_to_write_it(root):
+    """The author of an adapter must learn which step is missing, not that the environment does not exist."""
+    (root / "resources_servers" / "coins" / "ids.json").unlink()
+
+    with pytest.raises(UnknownEnvironment, match="has no list of ids") as error:
+        parse_name("coins:Coins-v0", [root])
+
+    assert error.value.fix == "python -m nemo_gym.adapters.id_writer coins"
+
+
+def test_env_validate_takes_a_name_without_a_flag(root, capsys):
+    """The other commands call it NAME, and an environment of a package has no manifest that could be meant."""
+    assert main(["env", "validate", "coins:Coins-v0?size=2", "--search-dir", str(root)]) == 0
+    assert "✓ Config is valid" in capsys.readouterr().out
+
+    assert main(["env", "validate", "coins:Coin-v0", "--search-dir", str(root)]) == 2
+    assert "coins:Coins-v0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["audit", "test"])
+def test_commands_for_verifiers_say_why_they_do_not_take_a_name_of_a_source(command, capsys):
+    """An error about a missing folder `textarena:TicTacToe-v0` would send the user looking for a file."""
+    assert main(["env", command, "textarena:TicTacToe-v0"]) == 2
+
+    assert "its package grades it" in capsys.readouterr().err

@@ -62,12 +62,14 @@ def run(args: argparse.Namespace) -> int:
 def _choose_servers(names: Sequence[str], *, every: bool) -> list[FolderTests]:
     """Return the resources servers called `names`, or with `every` all that have an audit.py."""
     from nemo_gym.cli.shared.verifiers import has_audit
+    from nemo_gym.config.environment_sources import refuse_source_names
     from nemo_gym.launch.folder_tests import find_folder_tests, folder_tests_of
 
     roots = component_search_roots()
     if every == bool(names):
         raise options.UsageError("needs either NAMEs or --all", where="gym env audit", fix="gym env audit mcqa")
     if not every:
+        refuse_source_names(names)
         folder_names = [name.removeprefix(f"{RESOURCES}/").strip("/") for name in names]
         return [folder_tests_of(f"{RESOURCES}/{name}", roots) for name in folder_names]
     servers = [server for server in find_folder_tests(roots, documented=False) if has_audit(server)]

@@ -68,8 +68,10 @@ def _test_verifier(name: str, args: argparse.Namespace, settings: VenvSettings) 
     """Run the cases of an environment's verifier and its audit, print the results, and return the exit status."""
     from nemo_gym.authoring.manifest import find_manifest
     from nemo_gym.cli.shared import verifiers
+    from nemo_gym.config.environment_sources import refuse_source_names
     from nemo_gym.launch.folder_tests import folder_tests_of
 
+    refuse_source_names([name])
     roots = component_search_roots()
     path, manifest = find_manifest(name, args.kind, roots)
     if not manifest.resources_server:

@@ -3,7 +3,8 @@
 NAME is an environment or benchmark with a manifest: the manifest must agree with config.yaml (--sync updates the
 manifest), its script must define prepare(), and every row must be valid. Without NAME, the configuration of the flags
 is checked. No server is started. Server folders of the installed package and of --search-dir are imported to check the
-fields of their blocks; those of the working directory only with --import. Exit status: 0 valid, 1 not valid, 2 unknown
+fields of their blocks; those of the working directory only with --import. NAME may also be that of another package's
+environment, SOURCE:ID. Exit status: 0 valid, 1 not valid, 2 unknown
 name.
 """
 
@@ -34,7 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from nemo_gym.config.environment_sources import is_source_name
+
     name = options.take_name(args)
+    if name and is_source_name(name) and not args.sync:  # it has a configuration and no manifest
+        args.config, name = [*args.config, name], None
     if name or args.manifest:
         return _check_manifest(name, args)
     if args.sync or args.kind:

@@ -229,8 +229,12 @@ def _literal_paths(word: str) -> list[str]:
 
 
 def is_override(word: str) -> bool:
-    """Return whether a word is an override: `+key=value`, `key=value` or `~key`."""
-    return word[:1] in ("+", "~") or "=" in word
+    """Return whether a word is an override: `+key=value`, `key=value` or `~key`.
+
+    A name with settings, `SOURCE:ID?key=value`, is no override: keys of the configuration have no question mark.
+    """
+    key, equals, _ = word.partition("=")
+    return word[:1] in ("+", "~") or (equals == "=" and "?" not in key)
 
 
 def take_name(args: argparse.Namespace) -> str | None:
