@@ -1,11 +1,13 @@
 """`--agent-type` pairs environments with agents, and refuses pairs that cannot work before a server starts."""
 
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from nemo_gym.catalog.agent_pairing import ImpossiblePair, agent_config_file, pair_agent
 from nemo_gym.catalog.component_names import UnknownName
+from nemo_gym.cli.shared.options import UsageError, agent_types
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOTS = [ROOT]
@@ -14,6 +16,13 @@ EXAMPLE = "resources_servers/coding_task/data/example.jsonl"
 
 def config_of(server: str) -> str:
     return str(ROOT / "resources_servers" / server / "configs" / f"{server}.yaml")
+
+
+@pytest.mark.parametrize("value", ["", ",", "simple_agent,"])
+def test_an_empty_name_of_an_agent_is_refused(value: str) -> None:
+    """A shell variable that is not set must not evaluate the default agent instead."""
+    with pytest.raises(UsageError, match="has an empty name"):
+        agent_types(Namespace(agent_type=value, prog="gym eval run", every_value={"agent_type": [value]}))
 
 
 def test_an_agent_is_found_by_its_name_or_that_of_its_variant() -> None:
