@@ -1,6 +1,8 @@
 """`SOURCE:ID?key=value` names one environment, and every mistake in it has one clear error."""
 
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,11 +17,13 @@ from tests.adapters.coin_source import write_source
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A search root with one source; rows are written below it."""
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A search root with one source; rows are written below it, and its modules are forgotten at the end."""
     monkeypatch.setattr(environment_sources, "CACHE_DIR", tmp_path / "cache")
     write_source(tmp_path)
-    return tmp_path
+    yield tmp_path
+    for name in [name for name in sys.modules if f"{name}.".startswith("resources_servers.coins.")]:
+        del sys.modules[name]
 
 
 def rows_of(root: Path, name: str) -> list[dict]:

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -48,6 +49,9 @@ LONELY = """
     if __name__ == "__main__":
         Lonely.run_webserver()
 """
+
+
+EARLIER_THREADS: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 def parser_config(**values: Any) -> GlobalConfigDictParserConfig:
@@ -89,7 +93,19 @@ def is_free(port: int) -> bool:
 
 
 def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("nemo-gym")]
+    """Return the threads that the test started and that still run; those of other tests may end later."""
+    return [
+        thread.name
+        for thread in threading.enumerate()
+        if thread.name.startswith("nemo-gym") and thread not in EARLIER_THREADS
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _note_earlier_threads() -> None:
+    """A server of another test in this process may wait for its clients in a thread of the same name."""
+    EARLIER_THREADS.clear()
+    EARLIER_THREADS.update(threading.enumerate())
 
 
 def zygotes() -> set[int]:

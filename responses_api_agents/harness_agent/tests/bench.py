@@ -78,7 +78,7 @@ async def harness_agent(
         await env.aclose()
         in_process.unmount(HOST, ports["env"])
         await http_sessions.close_current_session()
-        server.should_exit = True
+        server.should_exit = server.force_exit = True  # a call of a killed program may still be open
         await asyncio.to_thread(thread.join, 10)
 
 
