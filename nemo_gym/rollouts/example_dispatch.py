@@ -15,11 +15,12 @@ import aiohttp
 from nemo_gym.config.dataset_agents import environment_server_agents
 from nemo_gym.config.instances import server_instances
 from nemo_gym.errors import ConfigError, GymError
-from nemo_gym.keys import AGENT_REF_KEY_NAME, AGENTS, NG_FAILURE_CLASS_KEY, NG_NO_PERSIST_KEY
+from nemo_gym.keys import AGENT_REF_KEY_NAME, AGENTS, NG_FAILURE_CLASS_KEY, NG_NO_PERSIST_KEY, RESPONSE_KEY_NAME
 from nemo_gym.rollouts.collect import in_completion_order
 from nemo_gym.rollouts.plan import AgentNames, PlanOptions, Repeats, plan_jobs
 from nemo_gym.rollouts.routing import AgentRoutes
-from nemo_gym.wire.stored_rollout import Row
+from nemo_gym.transport.event_loop import is_cancelled
+from nemo_gym.wire.stored_rollout import REWARD_KEY, Row
 
 RowAndResult = tuple[Row, Any]
 RunRow = Callable[[Row], Awaitable[Any]]
@@ -124,18 +125,22 @@ def _with_workers(
 ) -> Iterator[Awaitable[RowAndResult]]:
     """Send the rows with a limited number of tasks; otherwise like `in_completion_order`."""
     remaining = iter(rows)
-    results: asyncio.Queue[RowAndResult | Exception] = asyncio.Queue()
+    results: asyncio.Queue[RowAndResult | BaseException] = asyncio.Queue()
 
     async def work() -> None:
         for row in remaining:
             try:
                 results.put_nowait(await send(row))
+            except asyncio.CancelledError as error:
+                if is_cancelled():  # the iterator was closed; otherwise the code of the row raised it
+                    raise
+                results.put_nowait(error)
             except Exception as error:
                 results.put_nowait(error)
 
     async def take() -> RowAndResult:
         result = await results.get()
-        if isinstance(result, Exception):
+        if isinstance(result, BaseException):
             raise result
         return result
 
@@ -149,10 +154,15 @@ def _with_workers(
         raise
 
 
+def _without_result(row: Row) -> Row:
+    """Return the fields of a row without a reward and a response: it may be the record of an earlier rollout."""
+    return {name: value for name, value in row.items() if name not in (REWARD_KEY, RESPONSE_KEY_NAME)}
+
+
 def drained_result(row: Row, budget_seconds: float) -> Row:
     """Return the result of a row that was not sent; it has no reward and is not stored."""
     return {
-        **row,
+        **_without_result(row),
         NG_FAILURE_CLASS_KEY: "cancelled",
         NG_NO_PERSIST_KEY: True,
         "_ng_dispatch_drained": True,
@@ -174,7 +184,7 @@ def failure_result(row: Row, error: Exception) -> Row:
     body = getattr(error, "response_content", None)
     text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
     return {
-        **row,
+        **_without_result(row),
         NG_FAILURE_CLASS_KEY: "agent_run_error" if has_run else "agent_request_failed",
         "_ng_failure_type": type(error).__name__,
         "_ng_failure_message": str(error)[:MAX_FAILURE_CHARACTERS],

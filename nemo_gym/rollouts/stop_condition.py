@@ -195,6 +195,6 @@ class IncompleteRun(GymError, RuntimeError):
 
 def check_complete(counts: OutcomeCounts, summary: PlanSummary) -> None:
     """Raise IncompleteRun unless every rollout of a run, earlier parts included, is scored."""
-    planned, scored = summary.finished + summary.to_run, summary.finished + counts.scored
-    if scored < planned:
-        raise IncompleteRun(f"EVAL FAILED: {scored}/{planned} rollouts are scored (require_complete)")
+    scored = summary.finished + counts.scored
+    if scored < summary.total:  # `to_run` lacks the rollouts that a resumed run has given up
+        raise IncompleteRun(f"EVAL FAILED: {scored}/{summary.total} rollouts are scored (require_complete)")

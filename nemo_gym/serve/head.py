@@ -21,8 +21,8 @@ from nemo_gym.transport.run_token import RUN_TOKEN_ENV_VAR
 from nemo_gym.wire.stored_rollout import RolloutId
 
 WAITING_PATH = "/rollouts_waiting_for"
-MAX_ROLLOUTS = 100
-"""Maximum rollouts per status request."""
+MAX_ROLLOUTS = 1024
+"""Maximum rollouts per status request; the live file of a run asks for `live_file.MAX_QUERIED`."""
 
 MetricSource = Callable[[], Iterable[MetricFamily]]
 _metric_sources: list[MetricSource] = []

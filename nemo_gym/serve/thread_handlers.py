@@ -88,19 +88,19 @@ def _is_stacks_file_in_range(low: int, high: int) -> bool:
     return own_status.stacks_fd is not None and low <= own_status.stacks_fd < high
 
 
-def _naming_culprit(function: Callable[..., Any], is_fatal: Callable[..., bool] = lambda *_: True) -> Any:
+def _naming_culprit(function: Callable[..., Any], is_fatal: Callable[..., bool] = lambda *_, **__: True) -> Any:
     """Return the function; a call that ends the process notes the request of the running thread first.
 
     A call that raises an error has not ended the process.
     """
 
     @functools.wraps(function)
-    def call(*args: Any) -> Any:
-        if not is_fatal(*args):
-            return function(*args)
+    def call(*args: Any, **options: Any) -> Any:
+        if not is_fatal(*args, **options):
+            return function(*args, **options)
         own_status.name_culprit()
         try:
-            return function(*args)
+            return function(*args, **options)
         except OSError:
             own_status.clear_culprit()
             raise

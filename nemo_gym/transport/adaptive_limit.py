@@ -47,6 +47,11 @@ class AdaptiveLimit:
         return self._current
 
     @property
+    def is_reduced(self) -> bool:
+        """True if a rejection lowered the limit and answers have not raised it to the maximum again."""
+        return self._current < self._max_limit
+
+    @property
     def in_flight(self) -> int:
         return self._in_flight
 

@@ -11,8 +11,8 @@ MAX_LAYERS = 20
 _HOP = re.compile(r"(?:\S+ answered \d+: )?Hit an exception in \S+ calling an inner server:\s*")
 _EXCEPTION = re.compile(r"(\w+)\((['\"].*['\"])\)", re.DOTALL)
 """The `repr` of an exception with one text."""
-_NEXT_STEP = re.compile(r"\s*\n\s*try: ")
-"""Begins the last line of our errors, which has the fix."""
+_NEXT_STEP = re.compile(r"\n[ \t]*try: ")
+"""Begins the last line of our errors, which has the fix. Linear: a model may have written thousands of line breaks."""
 
 
 def innermost_cause(text: str) -> str:

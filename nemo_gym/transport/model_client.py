@@ -283,7 +283,8 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
         while True:
             generation = self.limit.try_enter()
             if generation is None:
-                with reporting_wait(self.name, path, slot_reason(self._last_rejection)):
+                rejection_status = self._last_rejection if self.limit.is_reduced else None
+                with reporting_wait(self.name, path, slot_reason(rejection_status)):
                     generation = await self._enter()
             try:
                 answer = await super()._call(method, path, root=root, **options)

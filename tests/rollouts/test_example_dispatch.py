@@ -8,7 +8,13 @@ import pytest
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollout_collection import DispatchLatencyTracker, RolloutCollectionHelper
-from nemo_gym.rollouts.example_dispatch import DispatchOptions, failure_result, route_to_environment, send_examples
+from nemo_gym.rollouts.example_dispatch import (
+    DispatchOptions,
+    drained_result,
+    failure_result,
+    route_to_environment,
+    send_examples,
+)
 from nemo_gym.rollouts.plan import InputRowsError
 
 ROWS = [{"number": number} for number in range(8)]
@@ -128,6 +134,32 @@ def test_invalid_limits_are_refused(fields: dict[str, Any], name: str) -> None:
     """A limit of 0 tasks would wait without an end."""
     with pytest.raises(ConfigError, match=name):
         options(**fields)
+
+
+def test_the_reward_of_an_earlier_rollout_is_no_reward_of_a_failure() -> None:
+    """Rows may be the records of an earlier run; a trainer would train on the old reward and answer."""
+    row = {"number": 1, "reward": 1.0, "response": {"output": []}}
+
+    for result in (failure_result(row, TimeoutError()), drained_result(row, 1.0)):
+        assert not {"reward", "response"} & result.keys()
+        assert result["number"] == 1
+
+
+@pytest.mark.asyncio
+async def test_a_row_whose_code_raises_a_cancellation_ends_alone() -> None:
+    """The worker would end without a result for its row, and the trainer would wait for it without an end."""
+
+    async def run(row: dict[str, Any]) -> int:
+        await asyncio.sleep(0)
+        if row["number"] == 0:
+            raise asyncio.CancelledError
+        return 1
+
+    awaitables = send_examples(ROWS, run, options(max_resident_tasks=1))
+    outcomes = await asyncio.wait_for(asyncio.gather(*awaitables, return_exceptions=True), 10)
+
+    assert [type(one) for one in outcomes].count(asyncio.CancelledError) == 1
+    assert len(outcomes) == len(ROWS)
 
 
 def test_a_failure_without_an_answer_is_a_failed_request() -> None:

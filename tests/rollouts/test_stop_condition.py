@@ -1,7 +1,11 @@
 """When a collection ends before its rows do."""
 
+import pytest
+
 from nemo_gym.rollouts.collect import StopCondition
-from nemo_gym.rollouts.outcome import FailedRollout, Failure, Job, LimitedRollout, ScoredRollout
+from nemo_gym.rollouts.outcome import FailedRollout, Failure, Job, LimitedRollout, OutcomeCounts, ScoredRollout
+from nemo_gym.rollouts.plan import PlanSummary
+from nemo_gym.rollouts.stop_condition import IncompleteRun, check_complete
 
 JOB = Job.of({"_ng_task_index": 0, "_ng_rollout_index": 0, "agent_ref": {"name": "a"}})
 FAILED = FailedRollout(JOB, Failure("timeout", "model", "", "m"), {"response": {"usage": {"total_tokens": 40}}})
@@ -31,6 +35,12 @@ def test_spent_tokens_let_those_in_flight_finish():
 
     assert stopping.reason == "100 tokens are spent (max_total_tokens 100)"
     assert not stopping.is_immediate
+
+
+def test_a_resumed_run_that_has_given_up_a_rollout_is_not_complete():
+    """`require_complete` would otherwise pass at the second try: rollouts that are given up are not run again."""
+    with pytest.raises(IncompleteRun, match="1/2 rollouts"):
+        check_complete(OutcomeCounts(), PlanSummary(2, finished=1, given_up=1, to_run=0, resumed=True))
 
 
 def test_a_resumed_run_goes_on_counting():

@@ -4,6 +4,7 @@ import pytest
 from fastapi.testclient import TestClient
 from omegaconf import OmegaConf
 
+from nemo_gym.cli.shared.live_file import MAX_QUERIED
 from nemo_gym.serve.head import HeadServerUnreachable, fetch_config_yaml, head_app
 
 CONFIG = OmegaConf.create(
@@ -71,4 +72,5 @@ def test_a_head_that_cannot_tell_says_nothing(client):
     """The progress display must go on without the detail, and a wrong question must not reach the servers."""
     assert client.post("/rollouts_waiting_for", json=[[0, 0]]).json() == []
     assert client.post("/rollouts_waiting_for", json="everything").status_code == 422
-    assert client.post("/rollouts_waiting_for", json=[[n, 0] for n in range(101)]).status_code == 422
+    assert client.post("/rollouts_waiting_for", json=[[n, 0] for n in range(1025)]).status_code == 422
+    assert client.post("/rollouts_waiting_for", json=[[n, 0] for n in range(MAX_QUERIED)]).status_code == 200

@@ -41,3 +41,12 @@ def test_threads_of_pools_do_not_keep_the_request_that_started_them():
     """A crash or a block would be counted against a rollout that only happened to start the thread."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_functions_that_end_a_process_take_arguments_by_name():
+    """Code of a server that works outside of a run must work in one."""
+    script = "import os\nfrom nemo_gym.serve.thread_handlers import watch_threads\nwatch_threads()\nos._exit(status=7)"
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 7, done.stderr

@@ -16,6 +16,13 @@ def pass_on(text: str, server: str) -> str:
     return json.dumps(f"Hit an exception in {server} calling an inner server: {text}")
 
 
+def test_line_breaks_that_a_model_repeats_cost_no_time() -> None:
+    """The driver reads each error on its event loop; a pattern with two repeats of space takes hours for this text."""
+    answer = "a" + "\n" * 30_000 + "b"
+
+    assert innermost_cause(json.dumps(repr(ValueError(answer)))) == f"ValueError: {answer}"
+
+
 @pytest.mark.parametrize(
     ("text", "cause"),
     [

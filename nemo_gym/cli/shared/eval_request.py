@@ -200,7 +200,7 @@ def collection_config(
     if not collection.input_jsonl_fpath:
         split, is_prompted = args.split or config.get("split"), collection.prompt_config is not None
         rows = gather_rows(served, split, target, prompted=is_prompted, prepare=prepare_command(args))
-        per_agent = count_agents_with_rows(served, split) > 1
+        per_agent = collection.limit_per_agent or count_agents_with_rows(served, split) > 1
         collection = collection.model_copy(update={"input_jsonl_fpath": str(rows), "limit_per_agent": per_agent})
     files = {"--input": collection.input_jsonl_fpath, "--prompt-config": collection.prompt_config}
     paths = {flag: _resolve_under_cwd_or_install(name) for flag, name in files.items() if name is not None}
