@@ -267,13 +267,23 @@ def _parse_settings(query: str, where: str) -> dict[str, Any]:
     """Return the settings of a name; their values are read as YAML, so that `3` is a number."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), separator="&")
-        settings = {key: yaml.safe_load(value) for key, value in pairs}
-    except (ValueError, yaml.YAMLError):
+        settings = {key: _setting_value(value) for key, value in pairs}
+    except (ValueError, RecursionError, yaml.YAMLError):
         fix = "SOURCE:ID?size=50&seed=3, in quotes"
         raise UnknownEnvironment(f"'{query}' is not of the form key=value&key=value", where=where, fix=fix) from None
     if len(settings) < len(pairs):
         raise UnknownEnvironment("a setting is given twice", where=where)
     return settings
+
+
+def _setting_value(text: str) -> Any:
+    """Return what a text is in YAML, or the text if that is nothing that a row can contain, such as a date."""
+    value = yaml.safe_load(text)
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return text
+    return value
 
 
 def _check_settings(name: EnvironmentName, where: str) -> None:
@@ -282,6 +292,9 @@ def _check_settings(name: EnvironmentName, where: str) -> None:
         value, high = name.settings.get(key, low), MAX_SIZE if key == "size" else SPLIT_SEEDS - MAX_SIZE
         if type(value) is not int or not low <= value <= high:
             raise UnknownEnvironment(f"{key}={value} is not a whole number from {low} to {high:,}", where=where)
+    players = name.row_fields.get("num_players", 1)
+    if type(players) is not int or players < 1:
+        raise UnknownEnvironment(f"num_players={players} is not a whole number from 1", where=where)
     if name.split not in SPLITS:
         raise UnknownEnvironment(f"split={name.split} is not one of {', '.join(SPLITS)}", where=where)
     if name.arguments and not name.source.file.arguments:

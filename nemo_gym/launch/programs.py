@@ -45,9 +45,9 @@ _INSTALLER_VARIABLES = {
 }
 STAMP = "programs.json"
 """Name of the file that is written last; an installation without it is incomplete."""
-_EXACT_VERSION = re.compile(r"\d+(\.[0-9A-Za-z-]+)*(\+[0-9A-Za-z.-]+)?")
+_EXACT_VERSION = re.compile(r"\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?")
 _NPM_NAME = re.compile(r"(@[a-z0-9._~-]+/)?[a-z0-9._~-]+")
-_PINNED = re.compile(r"[A-Za-z0-9._-]+(\[[A-Za-z0-9._,-]+\])?==\d[^\s;]*")
+_PINNED = re.compile(r"[A-Za-z0-9._-]+(\[[A-Za-z0-9._,-]+\])?==\d[^\s;*,]*")
 
 
 class Programs(BaseModel):

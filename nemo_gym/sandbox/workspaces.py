@@ -35,6 +35,8 @@ _MAX_DIFF_PAIRS = 10_000_000
 _MAX_DIFF_CHARACTERS = 1 << 20
 """Characters of the diff of a workspace; the contents of files are complete without it."""
 _DIFF_CONTEXT = 3
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+"""A line as `patch` reads it; `splitlines` also ends lines at form feeds and carriage returns."""
 
 
 def checked_path(name: str) -> str:
@@ -262,7 +264,7 @@ def _file_diff(name: str, before: bytes | None, after: bytes | None) -> str:
     old, new = _as_text(before), _as_text(after)
     if old is None or new is None:
         return f"Binary file {name} differs\n"
-    old_lines, new_lines = old.splitlines(keepends=True), new.splitlines(keepends=True)
+    old_lines, new_lines = _LINE.findall(old), _LINE.findall(new)
     start = max(0, _common_count(old_lines, new_lines) - _DIFF_CONTEXT)
     end = max(0, _common_count(old_lines[start:][::-1], new_lines[start:][::-1]) - _DIFF_CONTEXT)
     old_lines, new_lines = old_lines[start : len(old_lines) - end], new_lines[start : len(new_lines) - end]

@@ -94,6 +94,7 @@ def _run_worker(
             _drop_privileges(memory_bytes)
         else:
             _limit_memory(memory_bytes)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a package may print at every step; the file has no limit
         _answer_calls(channel, function, cpu_seconds)
         os._exit(0)
     except BaseException:  # a forked process must never return into the host's loop

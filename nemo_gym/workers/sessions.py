@@ -50,6 +50,8 @@ class SessionWorkers:
         self._limits = limits or SessionLimits()
         self._lock = threading.Lock()
         self._workers: dict[str, Worker] = {}
+        self._starting: dict[str, object] = {}
+        """The current start of a session whose worker is not made yet."""
         self._host: WorkerHost | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
 
@@ -64,12 +66,14 @@ class SessionWorkers:
             DeadlineExceeded: the call took too long.
         """
         await self.end(session)
+        start = object()
         with self._lock:
-            if len(self._workers) >= self._limits.max_sessions:
+            if len(self._workers) + len(self._starting) >= self._limits.max_sessions:
                 problem = f"{self._limits.max_sessions:,} sessions are open already"
                 raise EnvFailed(problem, where=self._function, fix="lower --concurrency, or raise max_sessions")
-        worker = await run_blocking(self._start_worker, session)
+            self._starting[session] = start
         try:
+            worker = await run_blocking(self._start_worker, session, start)
             return await self._call(worker, payload)
         except BaseException:  # also a cancellation
             await self.end(session)
@@ -95,6 +99,7 @@ class SessionWorkers:
     async def end(self, session: str) -> None:
         """End the worker of the session. Idempotent."""
         with self._lock:
+            self._starting.pop(session, None)
             worker = self._workers.pop(session, None)
         if worker is not None:
             worker.channel.close()  # an idle worker exits when it reads the end of its input
@@ -102,16 +107,19 @@ class SessionWorkers:
     def close(self) -> None:
         """End all workers and their host."""
         with self._lock:
-            workers, self._workers = list(self._workers.values()), {}
+            workers, self._workers, self._starting = list(self._workers.values()), {}, {}
             host, self._host = self._host, None
         for worker in workers:
             worker.channel.close()
         if host is not None:
             host.stop()
 
-    def _start_worker(self, session: str) -> Worker:
-        """Start the worker of a session, and the host if necessary."""
+    def _start_worker(self, session: str, start: object) -> Worker:
+        """Start the worker of a session, and the host if necessary; not if the session has ended meanwhile."""
         with self._lock:
+            if self._starting.get(session) is not start:
+                raise SessionLost("this session has ended before its process was started", where=self._function)
+            del self._starting[session]
             host = self._host = self._host or self._start_host()
             worker = Worker(host.fork_worker())
             self._workers[session] = worker

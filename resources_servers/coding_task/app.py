@@ -158,8 +158,12 @@ class CodingTaskServer(SandboxServer):
             raise EnvFailed("this session was not seeded, or has ended")
         async with session.turn:
             try:
-                sandbox = session.sandbox = session.sandbox or await self._start_box(session.workspace)
-                result = await sandbox.exec(command, timeout_s=self.config.command_timeout_s)
+                if session.sandbox is None:
+                    session.sandbox = await self._start_box(session.workspace)
+                    if self._sessions.get(session_id) is not session:  # `close` has not seen the box
+                        await session.sandbox.stop()
+                        raise EnvFailed("this session ended while its box was started")
+                result = await session.sandbox.exec(command, timeout_s=self.config.command_timeout_s)
             except SandboxError as error:
                 raise EnvFailed(f"the sandbox failed: {error}", fix="gym doctor") from error
         if result.error_type == SandboxErrorKind.SANDBOX:
@@ -269,7 +273,10 @@ def are_equal(first: Any, second: Any) -> bool:
     if isinstance(first, bool) or isinstance(second, bool):
         return first is second
     if isinstance(first, int | float) and isinstance(second, int | float):
-        return first == second or math.isclose(first, second, rel_tol=1e-9)
+        try:
+            return first == second or math.isclose(first, second, rel_tol=1e-9)
+        except OverflowError:  # an integer that no float can be
+            return False
     if isinstance(first, list) and isinstance(second, list):
         return len(first) == len(second) and all(map(are_equal, first, second))
     if isinstance(first, dict) and isinstance(second, dict):

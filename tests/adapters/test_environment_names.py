@@ -41,6 +41,8 @@ def rows_of(root: Path, name: str) -> list[dict]:
         ("coins:Coins-v0?size=1000001", "size=1000001 is not a whole number from 1 to 1,000,000", None),
         ("coins:Coins-v0?size=yes", "size=True is not", None),
         ("coins:Coins-v0?seed=-1", "seed=-1 is not", None),
+        ("coins:Coins-v0?num_players=two", "num_players=two is not a whole number from 1", None),
+        ("coins:Coins-v0?num_players=-2", "num_players=-2 is not a whole number from 1", None),
         ("coins:Coins-v0?split=dev", "split=dev is not one of validation, train, test", None),
         ("coins:Coins-v0?size", "is not of the form key=value", "SOURCE:ID?size=50"),
         ("coins:Coins-v0?size=3&size=4", "a setting is given twice", None),
@@ -53,6 +55,12 @@ def test_a_mistake_in_a_name_is_reported_with_what_to_write(root, name, problem,
 
     assert problem in error.value.problem
     assert fix is None or fix in error.value.fix
+
+
+@pytest.mark.parametrize("value", ["2024-01-01", ".nan", "!!set {a}"])
+def test_a_value_that_json_has_not_is_a_text(root, value):
+    """YAML reads a date where a constructor expects its text, and no row can contain the date."""
+    assert rows_of(root, f"coins:Coins-v0?size=1&day={value}")[0]["arguments"] == {"day": value}
 
 
 def test_an_unknown_setting_is_an_error_if_the_source_takes_no_arguments(root):

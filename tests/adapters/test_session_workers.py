@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 
 import pytest
 
@@ -63,6 +64,37 @@ async def test_a_cancelled_call_ends_its_process(workers, tmp_path):
         await call
 
     assert await asyncio.to_thread(eventually, lambda: not _is_running(pid))
+
+
+async def test_a_session_that_is_cancelled_before_its_process_starts_gets_none(workers, monkeypatch):
+    """A thread cannot be cancelled: it would start a process that no session ends, and take a place for good."""
+    begun, released, ended, start_worker = *(threading.Event() for _ in range(3)), workers._start_worker
+
+    def start_late(*arguments):
+        begun.set()
+        released.wait(20)
+        try:
+            return start_worker(*arguments)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(workers, "_start_worker", start_late)
+    start = asyncio.create_task(workers.start("a", {"add": 1}))
+    await asyncio.to_thread(begun.wait, 20)
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    released.set()
+
+    assert await asyncio.to_thread(ended.wait, 20)
+    assert len(workers) == 0
+
+
+async def test_what_a_package_prints_does_not_fill_the_disk(workers):
+    """Packages warn at every step, and the file for errors of the host would grow as long as the server runs."""
+    await workers.start("a", {"add": 1, "print": "a warning\n"})
+
+    assert os.fstat(workers._host._errors.fileno()).st_size == 0
 
 
 async def test_more_sessions_than_allowed_are_refused_with_advice(workers):

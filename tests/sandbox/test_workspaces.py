@@ -84,6 +84,15 @@ def test_changes_are_new_changed_and_deleted_files_with_a_diff() -> None:
     assert "--- a/gone\n+++ /dev/null\n" in changes.diff
 
 
+def test_only_a_newline_ends_a_line_of_the_diff() -> None:
+    """Form feeds and carriage returns are in sources; a diff that ends lines there cannot be applied."""
+    before, after = b"a\x0cb\rc\xe2\x80\xa8d\nold\n", b"a\x0cb\rc\xe2\x80\xa8d\nnew\n"
+
+    diff = WorkspaceChanges.between({"f": before}, {"f": after}).diff
+
+    assert diff == "--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n a\x0cb\rc\u2028d\n-old\n+new\n"
+
+
 def test_links_and_ignored_names_are_no_files_of_a_workspace(tmp_path: Path) -> None:
     """A link in a workspace of a model may point anywhere on the host."""
     (tmp_path / "__pycache__").mkdir()

@@ -5,10 +5,21 @@ from typing import Any
 
 import pytest
 
+from nemo_gym.authoring.verifier_cases import offline_server
 from nemo_gym.authoring.verifier_proof import VerifierProof, verify_replies
+from nemo_gym.errors import EnvFailed
+from nemo_gym.sandbox import AsyncSandbox
 from nemo_gym.sandbox.providers.local import probe
+from nemo_gym.sandbox.workspaces import Workspace
 from resources_servers.coding_task import audit
-from resources_servers.coding_task.app import CodingTaskServer, HiddenTest, are_equal, compare_outcome, is_test_file
+from resources_servers.coding_task.app import (
+    CodingTaskServer,
+    HiddenTest,
+    ToolSession,
+    are_equal,
+    compare_outcome,
+    is_test_file,
+)
 from resources_servers.coding_task.generate import expected_outcomes, row, rows
 from resources_servers.coding_task.problems import MERGE, PROBLEMS, Problem
 from resources_servers.coding_task.scripted_solver import next_turn, shell_call, shell_tool
@@ -50,6 +61,26 @@ def test_changes_that_a_harness_reports_decide_without_a_session() -> None:
 
     assert (verdict["reward"], verdict["ignored_changes"]) == (1.0, ["test_merge.py"])
     assert (without["reward"], without["failure"]) == (0.0, "no file of the program was changed")
+
+
+@needs_isolation
+async def test_a_box_that_starts_after_the_end_of_its_session_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rollout may be cancelled while its first command starts the box, which would then run for two hours."""
+    start_box = CodingTaskServer._start_box
+
+    async def close_meanwhile(server: CodingTaskServer, workspace: Workspace) -> AsyncSandbox:
+        await server.close("s")
+        return await start_box(server, workspace)
+
+    monkeypatch.setattr(CodingTaskServer, "_start_box", close_meanwhile)
+    server = offline_server(CodingTaskServer, sandbox={"local": {}})
+    server._sessions["s"] = ToolSession(Workspace(files={"a.py": ""}))
+    try:
+        with pytest.raises(EnvFailed, match="ended while its box was started"):
+            await server.bash("true", "s")
+        assert server._runner.provider._sandboxes == {}
+    finally:
+        await server._runner.aclose()
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
@@ -97,6 +128,8 @@ def test_changes_of_tests_and_start_files_are_no_fix(name: str, is_test: bool) -
         ('{"value": 1, "raises": null}', {"expected": 1}, False),
         ("", {"expected": None}, False),
         ("[" * 100_000, {"expected": 1}, False),
+        (f'{{"value": {10**400}}}', {"expected": 1}, False),
+        (f'{{"value": {10**400}}}', {"expected": 10**400}, True),
     ],
 )
 def test_the_outcome_of_a_test_is_compared_as_data(stdout: str, fields: dict[str, Any], is_right: bool) -> None:

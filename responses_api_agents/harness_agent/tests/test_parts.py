@@ -225,9 +225,13 @@ def test_every_entry_of_the_catalogue_is_valid_and_pinned(path: Path) -> None:
     ("fields", "problem"),
     [
         ({"npm": {"a": "^1.0"}}, "not an exact version"),
+        ({"npm": {"a": "1"}}, "not an exact version"),
+        ({"npm": {"a": "1.2"}}, "not an exact version"),
+        ({"npm": {"a": "1.2.x"}}, "not an exact version"),
         ({"npm": {"a b": "1.0.0"}}, "not the name of an npm package"),
         ({"npm_scripts": ["a"]}, "must be listed"),
         ({"pip": ["a>=1"]}, "name==version"),
+        ({"pip": ["a==1.*"]}, "name==version"),
         ({"pip": ["-r x"]}, "name==version"),
     ],
 )
