@@ -49,6 +49,7 @@
       refresh((/** @type {number} */ turn) => turn + 1);
     };
     const need = (/** @type {number} */ first, /** @type {number} */ last) => {
+      if (current.key !== key) return; // an effect of an earlier selection may run after the next one was rendered
       for (let index = Math.floor(first / WINDOW); index <= Math.floor(Math.max(first, last - 1) / WINDOW); index++) {
         if (current.error || (current.fresh && current.windows.has(index)) || current.waiting.has(index)) continue;
         const asked = key;
