@@ -93,14 +93,15 @@ class IncrementalLineageStore:
     async def _updated_index(self, rollout_id: str) -> _RolloutIndex:
         """Return the index of a rollout with everything that the backend has stored so far."""
         index = self._index(rollout_id)
+        if not index.lock.locked() and self._is_current(rollout_id, index.cursor):
+            return index
         async with index.lock:
             for _ in range(2):  # once more from the start if the file was replaced
                 try:
                     with self._read_locked(rollout_id):
                         entries, cursor = await self._fetch_new_entries(rollout_id, index.cursor)
                 except CursorReset:
-                    index.lineage, index.cursor = RolloutLineage(), None
-                    self._forget_tokens(rollout_id)
+                    self._reset(rollout_id, index)
                     continue
                 for entry in entries:
                     index.lineage.add(entry if isinstance(entry, LineageEntry) else LineageEntry.of(entry))
@@ -108,9 +109,16 @@ class IncrementalLineageStore:
                 return index
         raise RuntimeError(f"the records of rollout {rollout_id} changed while they were read")
 
+    def _is_current(self, rollout_id: str, cursor: Any) -> bool:  # noqa: ARG002 - for overrides
+        """Return True if it is known, without reading anything, that nothing is new after `cursor`."""
+        return False
+
     def _index(self, rollout_id: str) -> _RolloutIndex:
-        index = self._rollouts.pop(rollout_id, None) or _RolloutIndex()
-        self._rollouts[rollout_id] = index
+        index = self._rollouts.get(rollout_id)
+        if index is not None:
+            self._rollouts.move_to_end(rollout_id)
+            return index
+        self._rollouts[rollout_id] = index = _RolloutIndex()
         while len(self._rollouts) > MAX_INDEXED_ROLLOUTS:
             self._rollouts.popitem(last=False)
         return index
@@ -156,9 +164,11 @@ class IncrementalLineageStore:
         call = self._tokens.pop((rollout_id, model_call_id), None)
         self._token_count -= len(call) if call is not None else 0
 
-    def _forget_tokens(self, rollout_id: str) -> None:
-        for key in [key for key in self._tokens if key[0] == rollout_id]:
-            self.forget_call(*key)
+    def _reset(self, rollout_id: str, index: _RolloutIndex) -> None:
+        """Forget the calls of a rollout."""
+        for call_id in index.lineage.entries:
+            self.forget_call(rollout_id, call_id)
+        index.lineage, index.cursor = RolloutLineage(), None
 
 
 class _Cursor(NamedTuple):
@@ -178,6 +188,7 @@ class FileLineageStore(IncrementalLineageStore):
     def __init__(self, root: str | Path) -> None:
         super().__init__()
         self.root = Path(root)
+        self._prefix = f"{self.root}{os.sep}"
         ledger = LedgerFiles(root)
         self.record, self.record_failure = ledger.record, ledger.record_failure
         self.manifest, self.has_rows = ledger.manifest, ledger.has_rows
@@ -201,6 +212,8 @@ class FileLineageStore(IncrementalLineageStore):
         index, ref = self._index(rollout_id), entry.ref
         if not isinstance(ref, RecordPosition) or index.lock.locked():
             return
+        if ref.begin == 0 and index.cursor is not None:
+            self._reset(rollout_id, index)  # an earlier rollout with this id, whose file was deleted
         if (index.cursor.position if index.cursor is not None else 0) != ref.begin:
             return
         self.remember_tokens(rollout_id, entry.model_call_id, call)
@@ -208,12 +221,18 @@ class FileLineageStore(IncrementalLineageStore):
         index.lineage.add(entry)
         index.cursor = _Cursor(ref.inode, ref.head, ref.end)
 
+    def _is_current(self, rollout_id: str, cursor: Any) -> bool:
+        if cursor is None:
+            return False
+        try:
+            status = os.stat(f"{self._prefix}{safe_file_name(rollout_id)}.tokens.jsonl")  # noqa: PTH116 - faster
+        except FileNotFoundError:
+            return False
+        return bool(status.st_size == cursor.position and status.st_ino == cursor.inode)
+
     async def _fetch_new_entries(self, rollout_id: str, cursor: Any) -> tuple[Iterable[LineageEntry | TokenEntry], Any]:
         """Read the complete lines after the cursor."""
         try:
-            status = os.stat(f"{self.root}/{rollout_id}.tokens.jsonl")  # noqa: PTH116 - for every call, and faster
-            if cursor is not None and (status.st_ino, status.st_size) == (cursor.inode, cursor.position):
-                return [], cursor
             descriptor = os.open(self.path_for(rollout_id), os.O_RDONLY)
         except FileNotFoundError:
             if cursor is not None:
