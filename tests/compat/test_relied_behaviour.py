@@ -195,6 +195,35 @@ async def test_a_sandbox_is_stopped_once_and_can_be_stopped_again_after_a_failur
     assert (provider.close.await_count, provider.aclose.await_count) == (2, 1)
 
 
+class OwnMask(BaseVerifyResponse):
+    mask_sample: bool = False
+
+
+@pytest.mark.parametrize(
+    ("kind", "passed", "expected"),
+    [
+        (BaseVerifyResponse, {}, {"reward"}),
+        (BaseVerifyResponse, {"mask_sample": False}, {"reward", "mask_sample"}),
+        (BaseVerifyResponse, {"failure_reason": None}, {"reward", "failure_reason"}),
+        (OwnMask, {}, {"reward", "mask_sample"}),
+    ],
+)
+def test_an_answer_contains_the_fields_of_a_mask_that_its_verifier_passed(
+    kind: Any, passed: dict[str, Any], expected: set[str]
+) -> None:
+    """Folders of 0.5 compare whole answers without these fields; those that know them read them from every answer."""
+
+    class Verdicts(Verifier):
+        async def verify(self, body: BaseVerifyRequest) -> kind:  # type: ignore[override, valid-type]
+            return kind(**body.model_dump(), reward=1.0, **passed)
+
+    client = TestClient(make(Verdicts, BaseResourcesServerConfig).setup_webserver())
+    answer = client.post("/verify", json={"responses_create_params": {"input": "x"}, "response": RESPONSE}).json()
+
+    assert answer.keys() - {"responses_create_params", "response"} == expected
+    assert {"mask_sample", "failure_kind"} <= kind.model_json_schema(mode="serialization")["properties"].keys()
+
+
 def reply(body: dict[str, Any]) -> Any:
     return MagicMock(ok=True, read=AsyncMock(return_value=json.dumps(body).encode()))
 
