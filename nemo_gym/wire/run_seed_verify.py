@@ -56,7 +56,7 @@ class BaseVerifyResponse(BaseVerifyRequest):
 
 @cache
 def _redeclares(kind: type[BaseVerifyResponse], name: str) -> bool:
-    """Whether a subclass has its own field of this name: its dumps always contain it."""
+    """Return True if a subclass has its own field of this name; its dumps always contain it."""
     bases = kind.__mro__[: kind.__mro__.index(BaseVerifyResponse)]
     return any(name in get_annotations(base) for base in bases)
 
