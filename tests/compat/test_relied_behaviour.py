@@ -179,6 +179,28 @@ async def test_servers_answer_liveness_aliases_and_metrics_of_repeats() -> None:
     assert "repeat_level_metrics" not in AggregateMetrics().model_dump()
 
 
+async def test_metrics_of_one_repeat_are_computed_for_each() -> None:
+    """Some folders return the metrics of one repeat, as `compute_metrics` does for all; an error would lose all."""
+
+    class Best(Verifier):
+        def compute_repeat_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:  # type: ignore[override]
+            return {"best": max(row["reward"] for rows in tasks for row in rows)}
+
+    rows = [
+        {"_ng_task_index": task, "_ng_rollout_index": index, "reward": float(10 * task + index)}
+        for task, index in ((0, 0), (0, 1), (1, 1))
+    ]
+
+    metrics = await make(Best, BaseResourcesServerConfig).aggregate_metrics(
+        AggregateMetricsRequest(verify_responses=rows)
+    )
+
+    assert metrics.repeat_level_metrics == [
+        {"_ng_rollout_index": 0, "sample_count": 1, "missing_count": 1, "best": 0.0},
+        {"_ng_rollout_index": 1, "sample_count": 2, "missing_count": 0, "best": 11.0},
+    ]
+
+
 async def test_a_sandbox_is_stopped_once_and_can_be_stopped_again_after_a_failure() -> None:
     """Tests count the calls of their provider."""
     provider = AsyncMock()
