@@ -65,7 +65,7 @@ class LocalProvider(ArchiveProvider):
     `warm` boxes are kept ready. The limits apply unless a spec sets its own; `processes` includes threads, and files in
     a box count as its memory. `packages` are folders of Python packages that programs may import.
 
-    `shell`, `default_timeout_s`, `concurrency` (the same as `max_running`) and `workspace_root` (without effect) are the
+    `shell`, `default_timeout_s`, `concurrency` (the same as `max_running`) and `workspace_root` (without effect) are
     keys of NeMo Gym 0.7, where a local sandbox is no box: commands run on the host, with its files and network.
     """
 
