@@ -32,6 +32,10 @@ SUMMARY_NAME, VERDICTS_NAME = "quality_summary.json", "rollout_verdicts.jsonl"
 HEALTHY, UNHEALTHY, UNOBSERVED = "healthy", "unhealthy", "unobserved"
 
 
+class HealthOptionsError(ConfigError, ValueError):
+    """Run health has no file to read, or is asked to ignore an unknown check."""
+
+
 @dataclass(frozen=True)
 class HealthCheckResult:
     """The summary, the verdict of each rollout in the order of the files, and where both are stored."""
@@ -70,12 +74,12 @@ def run_health_checks(
     A rollout is unhealthy with any finding, else unobserved if a check lacked evidence, else healthy.
 
     Raises:
-        ConfigError: (a ValueError) an ignored check has an unknown name, or no file is named.
+        HealthOptionsError: an ignored check has an unknown name, or no file is named.
         OSError: a file cannot be read or written.
     """
     files = [Path(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     if not files:
-        raise ConfigError("no results file to check", fix="pass at least one path")
+        raise HealthOptionsError("no results file to check", fix="pass at least one path")
     ignored = frozenset(normalize_ignored_checks(ignored_checks))
     totals = _RunTotals()
     rollouts = [_check_line(line, ignored, totals) for path in files for _, line in scan_lines(path)]
@@ -97,12 +101,12 @@ def normalize_ignored_checks(names: str | Iterable[str] | None) -> tuple[str, ..
     """Return names of checks, given as a list or as text with commas, sorted and without duplicates.
 
     Raises:
-        ConfigError: (a ValueError) a name is unknown.
+        HealthOptionsError: a name is unknown.
     """
     listed = names.split(",") if isinstance(names, str) else names or ()
     stripped = {name.strip() for name in listed} - {""}
     if unknown := sorted(stripped - set(CHECK_IDS)):
-        raise ConfigError(f"unknown health check: {', '.join(unknown)}", fix=f"one of {', '.join(CHECK_IDS)}")
+        raise HealthOptionsError(f"unknown health check: {', '.join(unknown)}", fix=f"one of {', '.join(CHECK_IDS)}")
     return tuple(sorted(stripped))
 
 

@@ -14,7 +14,6 @@ from nemo_gym.analysis.rollout_health import (
     normalize_ignored_checks,
     run_health_checks,
 )
-from nemo_gym.errors import ConfigError
 
 Json = dict[str, Any]
 
@@ -192,9 +191,9 @@ def test_checks_can_be_ignored_and_the_report_says_what_was_found(tmp_path: Path
     assert result.summary["run"]["artifacts"]["coverage"]["agent_turn_hollow"]["ignored"] == 1
     assert "1 healthy" in format_health_report(result)
     assert normalize_ignored_checks(None) == ()
-    with pytest.raises(ConfigError, match="unknown health check: runaway"):
+    with pytest.raises(ValueError, match="unknown health check: runaway"):
         normalize_ignored_checks(["runaway"])
-    with pytest.raises(ConfigError, match="no results file"):
+    with pytest.raises(ValueError, match="no results file"):
         run_health_checks([])
 
 
