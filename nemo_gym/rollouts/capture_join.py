@@ -87,7 +87,7 @@ def build_trajectory(row: Row, result: Row | None = None) -> TrajectoryRecord | 
     """
     record = {**row, **(result or {})}
     observations = record.get(NG_AGENT_OBSERVATIONS_KEY)
-    reported, report_gaps = _parse_report(record.get(NG_TRAJECTORY_KEY))
+    reported, report_gaps = _parse_report(row.get(NG_TRAJECTORY_KEY) if result is None else _own_report(row, result))
     if not isinstance(record.get(NG_MODEL_CALL_CAPTURE_KEY), Mapping) and not observations:
         return reported
     stored = StoredRollout(record)
@@ -112,6 +112,12 @@ def build_trajectory(row: Row, result: Row | None = None) -> TrajectoryRecord | 
         gaps=[*report_gaps, *parse_gaps, *bundle_gaps, *gaps, *_capture_gaps(stored.capture)],
     )
     return trajectory if reported is None else completed_report(reported, trajectory)
+
+
+def _own_report(row: Row, result: Row) -> Any:
+    """Return the trajectory of a result; None if it is that of the row, which is an earlier result used as input."""
+    report = result.get(NG_TRAJECTORY_KEY)
+    return None if report == row.get(NG_TRAJECTORY_KEY) else report
 
 
 def _parse_report(report: Any) -> tuple[TrajectoryRecord | None, list[ObservationGap]]:

@@ -128,9 +128,9 @@ def test_the_trajectory_of_an_agent_is_completed_not_replaced():
 @pytest.mark.parametrize(("turns", "expected"), [({"turns": []}, 0), ({}, 1)])
 def test_an_agent_may_report_that_it_had_no_turns(turns: dict[str, Any], expected: int):
     """Turns that are not reported come from the captured calls; reported ones do not, not even none."""
-    trajectory = build_trajectory(
-        {"ng_trajectory": {"task_id": "t", "rollout_id": "r", **turns}}, {"ng_model_call_capture": CAPTURE}
-    )
+    report = {"task_id": "t", "rollout_id": "r", **turns}
+
+    trajectory = build_trajectory({}, {"ng_trajectory": report, "ng_model_call_capture": CAPTURE})
 
     assert trajectory is not None
     assert len(trajectory.turns) == expected
@@ -145,6 +145,18 @@ def test_a_trajectory_alone_is_kept_and_an_unreadable_one_is_a_gap():
 
     assert trajectory is not None
     assert "trajectory_invalid" in {gap.code for gap in trajectory.gaps}
+
+
+@pytest.mark.parametrize("result", [{}, {"ng_trajectory": REPORT}], ids=["left out", "echoed"])
+def test_the_trajectory_of_an_earlier_run_is_no_report(result: dict[str, Any]):
+    """Results are used as input rows, and many agents return the fields of their row."""
+    row = {"ng_trajectory": REPORT, "_ng_task_index": 0}
+    result = {**result, "ng_model_call_capture": CAPTURE}
+
+    attach_trajectory_record(row, result)
+
+    trajectory = TrajectoryRecord.model_validate(result["ng_trajectory"])
+    assert [(turn.question, turn.answer) for turn in trajectory.turns] == [("2+2?", "4")]
 
 
 def test_reports_that_contradict_the_observations_are_a_gap():
