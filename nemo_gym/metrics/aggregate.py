@@ -27,7 +27,7 @@ from nemo_gym.metrics.column_statistics import Numbers, describe, rollout_info, 
 from nemo_gym.wire.stored_rollout import RolloutId, Row, StoredRollout
 
 ComputeMetricsFn = Callable[[list[list[Row]]], dict[str, Any]]
-ComputeRepeatMetricsFn = Callable[[list[list[Row]]], list[dict[str, Any]]]
+ComputeRepeatMetricsFn = Callable[[list[list[Row]]], list[dict[str, Any]] | dict[str, Any] | None]
 GetKeyMetricsFn = Callable[[dict[str, Any]], dict[str, Any]]
 
 PER_TASK_METRICS = "per_task_metrics"
@@ -216,7 +216,8 @@ def compute_aggregate_metrics(
 
     `compute_metrics_fn` gets a list of scored results for each task. The metrics it returns are added to those of the
     agent, except `per_task_metrics`, which are added to those of the tasks. `compute_repeat_metrics_fn` gets the same
-    and returns `repeat_level_metrics`. `get_key_metrics_fn` selects the headline metrics (default: the means). Failed
+    and returns the list `repeat_level_metrics`; or it returns the metrics of one repeat, then it is called with the
+    results of each. `get_key_metrics_fn` selects the headline metrics (default: the means). Failed
     rollouts are counted in `num_failed_rollouts`, masked ones in `coverage/…`, and both are left out of the rest.
 
     Raises:
@@ -242,12 +243,26 @@ def compute_aggregate_metrics(
         group_level_metrics=group_metrics,
         agent_metrics=agent_metrics,
         key_metrics=key_metrics,
-        repeat_level_metrics=(compute_repeat_metrics_fn or _no_repeat_metrics)(results_by_task),
+        repeat_level_metrics=_repeat_metrics(results_by_task, compute_repeat_metrics_fn),
     )
 
 
-def _no_repeat_metrics(_: list[list[Row]]) -> list[dict[str, Any]]:
-    return []
+def _repeat_metrics(
+    results_by_task: list[list[Row]], compute_repeat_metrics_fn: ComputeRepeatMetricsFn | None
+) -> list[dict[str, Any]]:
+    """Return an entry for each repeat, from a function that returns all entries, or the metrics of one repeat."""
+    if compute_repeat_metrics_fn is None:
+        return []
+    metrics = compute_repeat_metrics_fn(results_by_task) or []
+    if not isinstance(metrics, Mapping):
+        return metrics
+    entries = []
+    for index in sorted({row_indices(row)[1] for rows in results_by_task for row in rows}):
+        tasks = [kept for rows in results_by_task if (kept := [row for row in rows if row_indices(row)[1] == index])]
+        counts = {"sample_count": len(tasks), "missing_count": len(results_by_task) - len(tasks)}
+        computed = compute_repeat_metrics_fn(tasks)
+        entries.append({ROLLOUT_INDEX_KEY_NAME: index, **counts, **(computed if isinstance(computed, Mapping) else {})})
+    return entries
 
 
 def _add_to_groups(groups: Mapping[int, Row], per_task: Sequence[Mapping[str, Any]]) -> None:
@@ -265,8 +280,14 @@ class AggregateMetricsMixin:
         """Return additional metrics, computed from the scored results of each task; by default none."""
         return {}
 
-    def compute_repeat_metrics(self, tasks: list[list[Row]]) -> list[dict[str, Any]]:  # noqa: ARG002 - for overriding
-        """Return metrics of each repeat, with its `_ng_rollout_index`; by default none."""
+    def compute_repeat_metrics(
+        self,
+        tasks: list[list[Row]],  # noqa: ARG002 - for overriding
+    ) -> list[dict[str, Any]] | dict[str, Any] | None:
+        """Return a list with the metrics of each repeat and its `_ng_rollout_index`; by default none.
+
+        A dict is the metrics of one repeat: the method is then called again with the results of each repeat.
+        """
         return []
 
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,6 @@
 - `run_folders`: one folder per run, with labels; `annotations`: what people note about rollouts
 - `aggregate`: metrics per agent, with those that servers compute
 - `merged_outputs`: the outputs of several runs, read as one
-- `capture_join`: captured model calls and trajectories, added to results
+- `capture_join`, `reported_trajectory`: captured model calls and trajectories, added to results
 - `token_delivery`: captured tokens, put into results
 """

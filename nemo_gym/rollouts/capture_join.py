@@ -1,7 +1,8 @@
 """Add captured model calls, and a trajectory built from them and from agent observations, to the result of a rollout.
 
 An agent may report observations: its invocations (each one run of an agent or sub-agent, with references to the model
-calls it made) and its tool calls. A bundle holds the observations of one source. An observation that is missing,
+calls it made) and its tool calls. A bundle holds the observations of one source. An agent that knows its turns may
+report a whole trajectory instead, which captured calls and observations complete. An observation that is missing,
 invalid or cannot be joined to a model call becomes a gap, which the trajectory lists; it never fails the rollout.
 """
 
@@ -11,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from nemo_gym.capture.call_text import answer_of, question_of
 from nemo_gym.capture.record import CapturedExchange, ModelCallRecord
 from nemo_gym.capture.store import (
     CaptureStore,
@@ -28,6 +30,7 @@ from nemo_gym.keys import (
 from nemo_gym.rollout_correlation import maybe_rollout_id_from_run_body
 from nemo_gym.rollouts.collect import Send
 from nemo_gym.rollouts.outcome import Job
+from nemo_gym.rollouts.reported_trajectory import completed_report, with_report
 from nemo_gym.wire.observations import (
     OWNERSHIP_GAP,
     AgentInvocation,
@@ -71,20 +74,27 @@ def attach_trajectory_record(row: Row, result: Row | None = None) -> Row:
     With one argument, that argument is the result. With two, fields that the result lacks are read from the row.
     """
     target = row if result is None else result
-    trajectory = build_trajectory({**row, **target})
+    trajectory = build_trajectory(row, target)
     if trajectory is not None:
         target[NG_TRAJECTORY_KEY] = trajectory.model_dump(mode="json")
     return target
 
 
-def build_trajectory(record: Row) -> TrajectoryRecord | None:
-    """Return the trajectory of a result, or None if it has neither captured model calls nor observations."""
+def build_trajectory(row: Row, result: Row | None = None) -> TrajectoryRecord | None:
+    """Return the trajectory of a result: what its agent reports, completed by captured model calls and observations.
+
+    None if there is nothing of all that. The arguments are those of `attach_trajectory_record`.
+    """
+    record = {**row, **(result or {})}
     observations = record.get(NG_AGENT_OBSERVATIONS_KEY)
+    reported, report_gaps = _parse_report(row.get(NG_TRAJECTORY_KEY) if result is None else _own_report(row, result))
     if not isinstance(record.get(NG_MODEL_CALL_CAPTURE_KEY), Mapping) and not observations:
-        return None
+        return reported
     stored = StoredRollout(record)
     calls, parse_gaps = _parse_calls(stored)
     bundle, bundle_gaps = _parse_bundles(observations)
+    if reported is not None:
+        bundle, reported = with_report(bundle, reported, calls)
     joined = join_model_call_observations(bundle, calls)
     gaps = joined.gaps
     if not joined.invocations():
@@ -92,15 +102,32 @@ def build_trajectory(record: Row) -> TrajectoryRecord | None:
         gaps = [gap for gap in gaps if gap.code != OWNERSHIP_GAP]
     task_id, rollout_id = str(record.get(TASK_INDEX_KEY_NAME, "")), str(stored.capture.get("rollout_id") or "")
     rollout_id = rollout_id or _rollout_id(record)
-    return TrajectoryRecord(
+    trajectory = TrajectoryRecord(
         task_id=task_id,
         rollout_id=rollout_id,
         invocations=joined.invocations(),
         turns=_turns(calls, joined.invocations(), task_id, rollout_id),
         model_calls=[_trajectory_call(call) for call in calls],
         tool_calls=list(_tool_calls(joined, stored)),
-        gaps=[*parse_gaps, *bundle_gaps, *gaps, *_capture_gaps(stored.capture)],
+        gaps=[*report_gaps, *parse_gaps, *bundle_gaps, *gaps, *_capture_gaps(stored.capture)],
     )
+    return trajectory if reported is None else completed_report(reported, trajectory)
+
+
+def _own_report(row: Row, result: Row) -> Any:
+    """Return the trajectory of a result; None if it is that of the row, which is an earlier result used as input."""
+    report = result.get(NG_TRAJECTORY_KEY)
+    return None if report == row.get(NG_TRAJECTORY_KEY) else report
+
+
+def _parse_report(report: Any) -> tuple[TrajectoryRecord | None, list[ObservationGap]]:
+    """Parse the trajectory that an agent reports, if any; an invalid one becomes a gap."""
+    if report is None:
+        return None, []
+    try:
+        return TrajectoryRecord.model_validate(report), []
+    except ValidationError as error:
+        return None, [ObservationGap(code="trajectory_invalid", detail=_first_problem(error))]
 
 
 def _rollout_id(record: Row) -> str:
@@ -182,6 +209,8 @@ def _turns(
             task_id=task_id,
             rollout_id=rollout_id,
             timestamp=call.started_at,
+            question=question_of(call),
+            answer=answer_of(call),
             reasoning_content=call.reasoning_content,
             step_count=number,
             model_calls=[ModelCallRef(model_call_id=call.model_call_id)],

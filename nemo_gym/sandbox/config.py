@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nemo_gym.config.omegaconf_adapter import as_dict
-from nemo_gym.errors import ConfigError
+from nemo_gym.sandbox.spec import SandboxConfigError
 
 DEFAULT_METADATA_KEY = "default_metadata"
 """Reserved key in a sandbox block: metadata for every sandbox of that block."""
@@ -28,20 +28,20 @@ def resolve_provider_config(
     `ref` is the name of a top-level block (`sandbox`) or an inline block.
 
     Raises:
-        ConfigError: the block does not exist, or does not have exactly one provider.
+        SandboxConfigError: the block does not exist, or does not have exactly one provider.
     """
     block, location = _find_block(ref, named_configs)
     providers = {name: arguments for name, arguments in block.items() if name != DEFAULT_METADATA_KEY}
     if len(providers) != 1:
         names = ", ".join(sorted(providers)) or "none"
-        raise ConfigError(
+        raise SandboxConfigError(
             f"a sandbox block must have exactly one provider, not {len(providers)} ({names})",
             where=location,
             fix="{docker: {}} or the name of a top-level block",
         )
     ((name, arguments),) = providers.items()
     if arguments is not None and not isinstance(arguments, Mapping):
-        raise ConfigError(
+        raise SandboxConfigError(
             f"the arguments of sandbox provider {name!r} must be a mapping, not {type(arguments).__name__}",
             where=location,
         )
@@ -52,12 +52,14 @@ def resolve_provider_metadata(ref: ProviderRef, named_configs: Mapping[str, Any]
     """Return the `default_metadata` of a sandbox reference; empty if the block has none.
 
     Raises:
-        ConfigError: the block does not exist, or the metadata is not a mapping.
+        SandboxConfigError: the block does not exist, or the metadata is not a mapping.
     """
     block, location = _find_block(ref, named_configs)
     metadata = block.get(DEFAULT_METADATA_KEY) or {}
     if not isinstance(metadata, Mapping):
-        raise ConfigError(f"{DEFAULT_METADATA_KEY} must be a mapping, not {type(metadata).__name__}", where=location)
+        raise SandboxConfigError(
+            f"{DEFAULT_METADATA_KEY} must be a mapping, not {type(metadata).__name__}", where=location
+        )
     return {str(key): str(value) for key, value in metadata.items()}
 
 
@@ -78,8 +80,8 @@ def _find_block(ref: ProviderRef, named_configs: Mapping[str, Any] | None) -> tu
     if ref not in blocks:
         close = difflib.get_close_matches(ref, [str(name) for name in blocks], n=1)
         add_block = "add nemo_gym/sandbox/providers/docker/configs/docker.yaml to config_paths"
-        raise ConfigError(f"unknown sandbox block {ref!r}", fix=repr(close[0]) if close else add_block)
+        raise SandboxConfigError(f"unknown sandbox block {ref!r}", fix=repr(close[0]) if close else add_block)
     block = blocks[ref]
     if not isinstance(block, Mapping) and not hasattr(block, "items"):
-        raise ConfigError(f"the sandbox block {ref!r} must be a mapping, not {type(block).__name__}", where=ref)
+        raise SandboxConfigError(f"the sandbox block {ref!r} must be a mapping, not {type(block).__name__}", where=ref)
     return as_dict(block), ref

@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypedDict
 
-from nemo_gym.errors import GymError
+from nemo_gym.errors import ConfigError, GymError
 
 DEFAULT_EXEC_TIMEOUT_S = 180.0
 DEFAULT_READY_TIMEOUT_S = 600.0
@@ -19,6 +19,10 @@ TIMEOUT_RETURN_CODE = 124
 
 class SandboxError(GymError, RuntimeError):
     """A sandbox operation failed, for a reason other than the command itself."""
+
+
+class SandboxConfigError(ConfigError, ValueError):
+    """A sandbox block or its provider is unknown or malformed; a ValueError, as server folders expect."""
 
 
 class SandboxCreateError(SandboxError):

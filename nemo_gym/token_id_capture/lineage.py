@@ -4,6 +4,7 @@ A resolver answers for one rollout at a time. `InMemoryLineageStore` serves one 
 read what other processes wrote.
 """
 
+import importlib
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -334,10 +335,17 @@ def capture_health_snapshot() -> dict[str, Any]:
     }
 
 
-def __getattr__(name: str) -> Any:
-    """Offer the stores of `lineage_files` here too, where other code imports them."""
-    from nemo_gym.token_id_capture import lineage_files  # a module-level import would be a cycle
+_HOMES = {
+    "CursorReset": "lineage_files",
+    "FileLineageStore": "lineage_files",
+    "IncrementalLineageStore": "lineage_files",
+    "install_lineage_store": "process_stores",
+}
 
-    if name in ("CursorReset", "FileLineageStore", "IncrementalLineageStore"):
-        return getattr(lineage_files, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    """Offer the stores in files and their installation here too, where other code imports them."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # A module-level import would be a cycle.
+    return getattr(importlib.import_module(f"nemo_gym.token_id_capture.{_HOMES[name]}"), name)

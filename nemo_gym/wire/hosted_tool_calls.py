@@ -171,8 +171,8 @@ class ProviderItem(ItemModel):
 
 
 PROVIDER_ITEM_TYPES = frozenset(
-    {"additional_tools", "apply_patch_call", "apply_patch_call_output", "compaction", "program", "program_output"}
-    | {"shell_call", "shell_call_output", "tool_search_call", "tool_search_output"}
+    {"additional_tools", "apply_patch_call", "apply_patch_call_output", "compaction", "compaction_trigger"}
+    | {"program", "program_output", "shell_call", "shell_call_output", "tool_search_call", "tool_search_output"}
 )
 """Types accepted as `ProviderItem`. An output item of any other unknown type is an error that names the type."""
 

@@ -5,12 +5,16 @@ finite is written as text in JSON ("NaN"), which reads back as the same float; t
 """
 
 from enum import Enum
+from functools import cache
+from inspect import get_annotations
 from operator import not_
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from nemo_gym.keys import ROLLOUT_ID_KEY_NAME
 from nemo_gym.wire.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+
+_MASK_FIELDS = frozenset({"mask_sample", "failure_kind", "failure_reason"})
 
 
 class BaseRunRequest(BaseModel):
@@ -28,13 +32,33 @@ class BaseVerifyRequest(BaseRunRequest):
 
 
 class BaseVerifyResponse(BaseVerifyRequest):
-    """The reward of a rollout. A masked sample has no valid reward and enters no mean; other dumps omit its fields."""
+    """The reward of a rollout. A masked sample has no valid reward and enters no mean.
+
+    A dump contains the three fields of masked samples if they have a value or were passed: verifiers that know them
+    pass them, and the whole answers of the others are compared with records of releases without these fields.
+    """
 
     reward: float
-    mask_sample: bool = Field(default=False, exclude_if=not_)
-    failure_kind: str | None = Field(default=None, exclude_if=not_)
+    mask_sample: bool = False
+    failure_kind: str | None = None
     """Why the sample is masked, in a word of `nemo_gym.failure_kinds` or `<server>:<kind>`."""
-    failure_reason: str | None = Field(default=None, exclude_if=not_)
+    failure_reason: str | None = None
+
+    @model_serializer(mode="wrap")
+    def _omit_unused_mask(self, handler: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+        # A return type would replace the fields in the JSON schema.
+        dump = handler(self)
+        for name in _MASK_FIELDS - self.model_fields_set:
+            if not dump.get(name, True) and not _redeclares(type(self), name):
+                del dump[name]
+        return dump
+
+
+@cache
+def _redeclares(kind: type[BaseVerifyResponse], name: str) -> bool:
+    """Return True if a subclass has its own field of this name; its dumps always contain it."""
+    bases = kind.__mro__[: kind.__mro__.index(BaseVerifyResponse)]
+    return any(name in get_annotations(base) for base in bases)
 
 
 class BaseMultiRewardVerifyResponse(BaseVerifyResponse):

@@ -35,7 +35,7 @@ NEWER_SUITES = {
     "resources_servers/counter": 4,
     "resources_servers/number_guess": 2,
     "resources_servers/word_count": 4,
-    "responses_api_agents/sandboxed_agent": 4,
+    "responses_api_agents/sandboxed_agent": 5,
     "responses_api_models/echo_model": 1,
 }
 

@@ -179,6 +179,28 @@ async def test_servers_answer_liveness_aliases_and_metrics_of_repeats() -> None:
     assert "repeat_level_metrics" not in AggregateMetrics().model_dump()
 
 
+async def test_metrics_of_one_repeat_are_computed_for_each() -> None:
+    """Some folders return the metrics of one repeat, as `compute_metrics` does for all; an error would lose all."""
+
+    class Best(Verifier):
+        def compute_repeat_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:  # type: ignore[override]
+            return {"best": max(row["reward"] for rows in tasks for row in rows)}
+
+    rows = [
+        {"_ng_task_index": task, "_ng_rollout_index": index, "reward": float(10 * task + index)}
+        for task, index in ((0, 0), (0, 1), (1, 1))
+    ]
+
+    metrics = await make(Best, BaseResourcesServerConfig).aggregate_metrics(
+        AggregateMetricsRequest(verify_responses=rows)
+    )
+
+    assert metrics.repeat_level_metrics == [
+        {"_ng_rollout_index": 0, "sample_count": 1, "missing_count": 1, "best": 0.0},
+        {"_ng_rollout_index": 1, "sample_count": 2, "missing_count": 0, "best": 11.0},
+    ]
+
+
 async def test_a_sandbox_is_stopped_once_and_can_be_stopped_again_after_a_failure() -> None:
     """Tests count the calls of their provider."""
     provider = AsyncMock()
@@ -193,6 +215,35 @@ async def test_a_sandbox_is_stopped_once_and_can_be_stopped_again_after_a_failur
     await sandbox.stop()
 
     assert (provider.close.await_count, provider.aclose.await_count) == (2, 1)
+
+
+class OwnMask(BaseVerifyResponse):
+    mask_sample: bool = False
+
+
+@pytest.mark.parametrize(
+    ("kind", "passed", "expected"),
+    [
+        (BaseVerifyResponse, {}, {"reward"}),
+        (BaseVerifyResponse, {"mask_sample": False}, {"reward", "mask_sample"}),
+        (BaseVerifyResponse, {"failure_reason": None}, {"reward", "failure_reason"}),
+        (OwnMask, {}, {"reward", "mask_sample"}),
+    ],
+)
+def test_an_answer_contains_the_fields_of_a_mask_that_its_verifier_passed(
+    kind: Any, passed: dict[str, Any], expected: set[str]
+) -> None:
+    """Folders of 0.5 compare whole answers without these fields; those that know them read them from every answer."""
+
+    class Verdicts(Verifier):
+        async def verify(self, body: BaseVerifyRequest) -> kind:  # type: ignore[override, valid-type]
+            return kind(**body.model_dump(), reward=1.0, **passed)
+
+    client = TestClient(make(Verdicts, BaseResourcesServerConfig).setup_webserver())
+    answer = client.post("/verify", json={"responses_create_params": {"input": "x"}, "response": RESPONSE}).json()
+
+    assert answer.keys() - {"responses_create_params", "response"} == expected
+    assert {"mask_sample", "failure_kind"} <= kind.model_json_schema(mode="serialization")["properties"].keys()
 
 
 def reply(body: dict[str, Any]) -> Any:

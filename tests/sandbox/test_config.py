@@ -44,9 +44,11 @@ def test_an_omegaconf_configuration_is_accepted():
     ],
 )
 def test_a_broken_reference_reports_why(ref, message):
-    """The user has to find the mistake in a config."""
-    with pytest.raises(ConfigError, match=message):
+    """The user has to find the mistake in a config; code of server folders catches a ValueError."""
+    with pytest.raises(ConfigError, match=message) as caught:
         resolve_provider_config(ref, BLOCKS)
+
+    assert isinstance(caught.value, ValueError)
 
 
 def test_our_variables_take_precedence_over_the_schedulers():

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
-from nemo_gym.errors import ConfigError
 from nemo_gym.sandbox.providers.base import SandboxProvider
+from nemo_gym.sandbox.spec import SandboxConfigError
 
 ENTRY_POINT_GROUP = "nemo_gym.sandbox_providers"
 
@@ -45,7 +45,7 @@ def get_provider_class(name: str) -> type[SandboxProvider]:
     """Return the provider class called `name`; registered classes come before shipped ones and entry points.
 
     Raises:
-        ConfigError: no provider has that name.
+        SandboxConfigError: no provider has that name.
     """
     if name in _registered:
         return _registered[name]
@@ -60,7 +60,9 @@ def get_provider_class(name: str) -> type[SandboxProvider]:
         return _missing_provider(name)
     names = list_providers()
     close = difflib.get_close_matches(name, names, n=1)
-    raise ConfigError(f"unknown sandbox provider {name!r}", fix=close[0] if close else f"one of {', '.join(names)}")
+    raise SandboxConfigError(
+        f"unknown sandbox provider {name!r}", fix=close[0] if close else f"one of {', '.join(names)}"
+    )
 
 
 def list_providers() -> list[str]:
@@ -79,7 +81,7 @@ def _missing_provider(name: str) -> type[SandboxProvider]:
     """Return a class for a known provider that is not available here: creating an object of it raises."""
 
     def raise_missing(_cls: type, **_: Any) -> SandboxProvider:
-        raise ConfigError(
+        raise SandboxConfigError(
             f"the sandbox provider {name!r} is not available here: it needs {_SERVICES[name]}",
             fix=f"install a package with the entry point {ENTRY_POINT_GROUP}:{name}, or use docker, apptainer or local",
         )
@@ -91,14 +93,14 @@ def create_provider(config: Mapping[str, Any]) -> SandboxProvider:
     """Create a provider from a `{name: arguments}` mapping.
 
     Raises:
-        ConfigError: the mapping does not have exactly one known provider, or its class rejects the arguments.
+        SandboxConfigError: the mapping does not have exactly one known provider, or its class rejects the arguments.
     """
     if len(config) != 1:
         fix = "convert a sandbox block with resolve_provider_config(ref, named_configs)"
-        raise ConfigError(f"expected one sandbox provider, found {len(config)}", fix=fix)
+        raise SandboxConfigError(f"expected one sandbox provider, found {len(config)}", fix=fix)
     ((name, arguments),) = config.items()
     provider_cls = get_provider_class(name)
     try:
         return provider_cls(**dict(arguments or {}))
     except TypeError as error:
-        raise ConfigError(str(error), where=f"sandbox provider {name}") from error
+        raise SandboxConfigError(str(error), where=f"sandbox provider {name}") from error

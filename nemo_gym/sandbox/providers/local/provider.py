@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import logging
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +36,8 @@ from nemo_gym.sandbox.spec import (
     exec_timeout,
 )
 
+logger = logging.getLogger("nemo_gym.sandbox")
+
 _UNSUPPORTED = {
     "image": "a local sandbox has no image: it uses this machine's system, read-only",
     "entrypoint": "a local sandbox has no entrypoint",
@@ -61,6 +64,9 @@ class LocalProvider(ArchiveProvider):
 
     `warm` boxes are kept ready. The limits apply unless a spec sets its own; `processes` includes threads, and files in
     a box count as its memory. `packages` are folders of Python packages that programs may import.
+
+    `shell`, `default_timeout_s`, `concurrency` (the same as `max_running`) and `workspace_root` (without effect) are
+    keys of NeMo Gym 0.7, where a local sandbox is no box: commands run on the host, with its files and network.
     """
 
     name: ClassVar[str] = "local"
@@ -79,11 +85,22 @@ class LocalProvider(ArchiveProvider):
         max_transfer_bytes: int = 256 << 20,
         operation_timeout_s: float = 120.0,
         workdir: str = bubblewrap.WORKDIR,
+        shell: str = "sh",
+        default_timeout_s: float | None = None,
+        concurrency: int | None = None,
+        workspace_root: str | os.PathLike[str] | None = None,
     ) -> None:
+        max_running = concurrency if max_running is None else max_running
         bounds = {"memory_mib": memory_mib, "disk_mib": disk_mib, "processes": processes, "warm": warm + 1}
         invalid = sorted(name for name, value in bounds.items() if value < 1)  # `warm` may be 0, the others may not
         if invalid or (max_running is not None and max_running < 1):
             raise ConfigError(f"must be positive: {', '.join(invalid) or 'max_running'}", where="sandbox local")
+        if workspace_root is not None:
+            logger.warning(
+                "sandbox local: workspace_root has no effect: commands run in %s of an isolated box", workdir
+            )
+        self.shell = shell
+        self.default_timeout_s = default_timeout_s
         self.warm = warm
         self.memory_mib = memory_mib
         self.disk_mib = disk_mib
@@ -123,11 +140,13 @@ class LocalProvider(ArchiveProvider):
         user, env = options.get("user"), options.get("env") or {}
         if user not in (None, "sandbox", bubblewrap.BOX_USER, str(bubblewrap.BOX_USER)):
             raise SandboxUnsupportedError(f"unknown user {user!r} in a local sandbox", where=handle.sandbox_id)
-        argv = command_argv(command)
+        argv = [self.shell, "-c", command] if isinstance(command, str) else command_argv(command)
+        timeout_s = self.default_timeout_s if options.get("timeout_s") is None else options["timeout_s"]
         if any("\0" in str(text) for text in (*argv, *env, *env.values())):
             raise SandboxError("a command and its variables cannot contain a zero byte", where=handle.sandbox_id)
         request = {"action": "command", "argv": argv, "cwd": options.get("cwd"), "env": env}
-        return (await self.run(handle, request, timeout_s=exec_timeout(options), cpu_s=self.cpu_s)).result
+        limit = exec_timeout({"timeout_s": timeout_s})
+        return (await self.run(handle, request, timeout_s=limit, cpu_s=self.cpu_s)).result
 
     async def run(self, handle: SandboxHandle, request: Mapping[str, Any], **options: Any) -> ActionResult:
         """Run the action of a request (see `execution`) in a sandbox, after its earlier actions have ended."""

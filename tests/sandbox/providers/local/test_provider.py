@@ -46,6 +46,20 @@ def test_the_local_provider_is_registered():
     assert isinstance(create_provider({"local": {"warm": 1}}), LocalProvider)
 
 
+async def test_the_keys_of_other_local_providers_keep_the_isolation(tmp_path, caplog):
+    """In NeMo Gym 0.7 they belong to commands on the host; here they must neither fail nor weaken the box."""
+    keys = {"workspace_root": str(tmp_path), "shell": "/bin/bash", "default_timeout_s": 0.5, "concurrency": 1}
+    provider = create_provider({"local": keys})
+    assert isinstance(provider, LocalProvider)
+    async with AsyncSandbox(provider, SMALL) as sandbox:
+        result = await sandbox.exec("[[ ab == a* ]] && pwd; ls " + str(tmp_path))
+        slow = await sandbox.exec("sleep 60", timeout_s=None)
+
+    assert (result.stdout, result.return_code) == ("/work\n", 2)
+    assert (result.detail.isolated, slow.error_type) == (True, "timeout")
+    assert "workspace_root has no effect" in caplog.text
+
+
 async def test_commands_see_the_files_and_variables_of_the_spec():
     """Tasks are set up through them."""
     spec = SandboxSpec(files={"a/b.txt": "text", "/work/c": b"\x00bytes"}, env={"ONE": "1"})

@@ -3,8 +3,15 @@ from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 
+from nemo_gym.base_responses_api_model import (
+    CaptureStore,
+    build_model_call_record,
+    merge_model_call_capture_into_record,
+)
 from nemo_gym.config_types import ModelServerRef
 from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.rollout_collection import _attach_trajectory_record
+from nemo_gym.rollout_observability import AgentInvocation, ModelCallRef, TrajectoryRecord, TrajectoryTurn
 from nemo_gym.sandbox import SandboxExecResult, SandboxHandle
 from nemo_gym.server_utils import ServerClient
 from responses_api_agents.sandboxed_agent.app import SandboxedAgent, SandboxedAgentConfig
@@ -84,3 +91,37 @@ async def test_provider_object() -> None:
     assert bundle.records[0].model_calls[0].model_ref.name == "policy"
     with pytest.raises(ValueError, match="Unknown sandbox resource keys: ram"):
         await make_agent(resources={"ram": 1}).run_in_sandbox(provider, "echo")
+
+
+def test_turns_of_the_agent_are_kept_beside_the_captured_calls(tmp_path):
+    """The agent knows what its harness asked; only the model server knows the call."""
+    model = ModelServerRef(type="responses_api_models", name="policy")
+    store = CaptureStore(tmp_path)
+    call = build_model_call_record(
+        request_body=b'{"input": "x"}', response_body=b'{"id": "resp_1"}', model_ref=model, dialect="responses"
+    )
+    store.record("0-0", call)
+    reference = ModelCallRef(model_ref=model, response_id="resp_1")
+    turn = TrajectoryTurn(
+        invocation_id="root",
+        task_id="0",
+        rollout_id="0-0",
+        turn_no=1,
+        question="q",
+        answer="a",
+        model_calls=[reference],
+    )
+    trajectory = TrajectoryRecord(
+        task_id="0", rollout_id="0-0", invocations=[AgentInvocation(invocation_id="root")], turns=[turn]
+    )
+    result = {"reward": 1.0, "ng_trajectory": trajectory.model_dump(mode="json")}
+
+    merge_model_call_capture_into_record(result, store, "0-0")
+    _attach_trajectory_record({"_ng_task_index": 0, "_ng_rollout_index": 0}, result)
+
+    joined = TrajectoryRecord.model_validate(result["ng_trajectory"])
+    assert [(turn.question, turn.answer) for turn in joined.turns] == [("q", "a")]
+    assert joined.turns[0].model_calls[0].model_call_id == call.model_call_id
+    assert [owned.model_call_id for owned in joined.invocations[0].model_calls] == [call.model_call_id]
+    assert joined.model_calls[0].request == {"input": "x"}
+    assert joined.gaps == []
