@@ -1,6 +1,5 @@
 """Compare two or more runs: difference by task with interval and p value, flips, subsets, cost and speed, in words."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -164,17 +163,29 @@ def compare_costs(first: RunScores, second: RunScores) -> list[dict[str, Any]]:
 
 
 def scatter_points(first: RunScores, second: RunScores, tasks: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the means of tasks in both runs with the number of tasks; many different pairs are put on a grid."""
-    pairs = Counter((round(first.means[task], 6), round(second.means[task], 6)) for task in tasks)
+    """Return the means of tasks in both runs, each with the number of its tasks and the lowest of them.
+
+    Many different pairs are put on a grid.
+    """
+    pairs = _tasks_by_pair((round(first.means[task], 6), round(second.means[task], 6), 1, task) for task in tasks)
     if len(pairs) > MAX_POINTS:
         low, high = _scale(first, second)
         width = (high - low) / GRID or 1.0
-        grid: Counter[tuple[float, float]] = Counter()
-        for pair, count in pairs.items():
-            x, y = (low + round((value - low) / width) * width for value in pair)
-            grid[x, y] += count
-        pairs = grid
-    return [{"a": a, "b": b, "count": count} for (a, b), count in sorted(pairs.items())]
+
+        def on_grid(value: float) -> float:
+            return low + round((value - low) / width) * width
+
+        pairs = _tasks_by_pair((on_grid(a), on_grid(b), count, task) for (a, b), (count, task) in pairs.items())
+    return [{"a": a, "b": b, "count": count, "task": task} for (a, b), (count, task) in sorted(pairs.items())]
+
+
+def _tasks_by_pair(entries: Iterable[tuple[float, float, int, int]]) -> dict[tuple[float, float], tuple[int, int]]:
+    """Return the number of tasks and the lowest task of each pair of means."""
+    pairs: dict[tuple[float, float], tuple[int, int]] = {}
+    for a, b, count, task in entries:
+        counted, lowest = pairs.get((a, b), (0, task))
+        pairs[a, b] = counted + count, min(lowest, task)
+    return pairs
 
 
 def verdict_of(paired: PairedDifference | None) -> str:

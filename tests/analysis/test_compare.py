@@ -192,6 +192,7 @@ def test_many_different_means_are_drawn_on_a_grid() -> None:
 
     assert len(points) <= 21 * 21
     assert sum(point["count"] for point in points) == 2000
+    assert points[0]["task"] == 0 and all(0 <= point["task"] < 2000 for point in points)
 
 
 def test_no_interval_leaves_the_scale_of_the_rewards() -> None:

@@ -39,6 +39,25 @@ def test_the_table_is_read_with_the_keyboard(page: Any, make: Make) -> None:
         keep(page, "rollouts")
 
 
+def test_escape_closes_before_it_goes_back(page: Any, make: Make) -> None:
+    """A reader who closes a menu or the preview must not lose the table behind it."""
+    with served_page(twenty(make)) as url:
+        page.goto(f"{url}#/run/0/rollouts")
+        page.locator("#range", has_text="of 20").wait_for()
+        page.keyboard.press("j")
+        page.locator(".drawer").wait_for()
+        page.get_by_role("button", name="Columns").click()
+        page.locator(".menu").wait_for()
+        page.keyboard.press("Escape")
+        page.locator(".menu").wait_for(state="detached")
+        assert page.locator(".drawer").count() == 1
+        page.keyboard.press("Escape")
+        page.locator(".drawer").wait_for(state="detached")
+        assert "/rollouts" in page.url
+        page.keyboard.press("Escape")
+        page.locator(".hero").wait_for()
+
+
 def test_a_rollout_is_read_with_the_keyboard(page: Any, make: Make) -> None:
     """Neighbours in the filter, repeats, tabs, find, unfold, copy."""
     with served_page(twenty(make)) as url:

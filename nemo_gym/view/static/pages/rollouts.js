@@ -236,6 +236,11 @@
       ["End", "Last row", () => total && select(total - 1)],
       ["Space", "Open or close the preview", () => setOpen(!isOpen)],
       ["Enter", "Open the rollout", () => open(index)],
+      [
+        "Escape",
+        "Close the preview, then the overview",
+        () => (isOpen && row && !isPhone ? setOpen(false) : router.go(router.address(run))),
+      ],
       ["[", "Narrower preview", () => setWidth(-1)],
       ["]", "Wider preview", () => setWidth(1)],
       ["f", "Next failed", nextFailed],
