@@ -12,6 +12,8 @@ from nemo_gym.wire.stored_rollout import StoredRollout
 
 LEVEL = 0.05
 MAX_POINTS = 400
+MAX_NAMED = 4
+"""Subsets that the sentence names."""
 GRID = 20
 BETTER, WORSE, UNCLEAR = "better", "worse", "no clear change"
 
@@ -221,6 +223,12 @@ def describe(
     return f"{second} is {result['verdict']} by {_amount(abs(paired.mean), is_points)}{interval}{flipped}."
 
 
+def subset_title(row: Mapping[str, Any]) -> str:
+    """Return the name of a subset: an agent is known by its own, a value by that of its grouping as well."""
+    value = str(row["value"])
+    return value if row["name"] == "agent" else f"{row['name']} {value}"
+
+
 def describe_details(result: Mapping[str, Any]) -> str:
     """Return means, test and cost as a second sentence."""
     if result["mean_difference"] is None:
@@ -231,9 +239,10 @@ def describe_details(result: Mapping[str, Any]) -> str:
     parts = [f"Mean reward {one:.3f} → {two:.3f} over {tasks}, paired by task{p}."]
     clear = [row for row in result["subsets"] if row["verdict"] != UNCLEAR]
     for verdict in (BETTER, WORSE):
-        values = [row["value"] for row in clear if row["verdict"] == verdict]
-        if values:
-            parts.append(f"Clearly {verdict} in {', '.join(values[:4])}{' …' if len(values) > 4 else ''}.")
+        names = [subset_title(row) for row in clear if row["verdict"] == verdict]
+        if names:
+            rest = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+            parts.append(f"Clearly {verdict} in {', '.join(names[:MAX_NAMED])}{rest}.")
     cost = next((row for row in result["costs"] if row["name"] == "dollars"), None)
     if cost is not None and cost["change"] is not None and abs(cost["change"]) >= 0.005:
         parts.append(f"B costs {abs(cost['change']):.0%} {'more' if cost['change'] > 0 else 'less'}.")

@@ -107,6 +107,17 @@ def test_no_subset_is_called_better_in_runs_that_are_not_comparable() -> None:
     assert {result["verdict"], *(row["verdict"] for row in result["subsets"])} == {"no clear change"}
 
 
+def test_the_second_sentence_names_groups_and_counts_the_rest() -> None:
+    """`hard` alone may be a difficulty or a level; `hard ….` may be the end or not."""
+    subsets = {f"level{number}": {task: "x" if task % 2 else "y" for task in range(60)} for number in range(3)}
+    first = scores("a", {task: 0.1 * (task % 2) for task in range(60)}, subsets=subsets)
+    second = scores("b", dict.fromkeys(range(60), 1.0), subsets=subsets)
+
+    details = compare_two(first, second)["details"]
+
+    assert "Clearly better in level0 x, level0 y, level1 x, level1 y and 2 more." in details
+
+
 @pytest.mark.parametrize(
     ("other", "kind", "text"),
     [

@@ -44,6 +44,18 @@ def test_changed_lines_stand_beside_the_lines_they_resemble(page: Any, make: Mak
         assert page.locator(".tdiff mark").all_inner_texts() == ["A", "B"]
 
 
+def test_sentences_are_compared_by_word(page: Any, make: Make) -> None:
+    """Letters that two words have in common by chance are no sign of what changed; short answers go by character."""
+    one = make(record(0, 0, 0.0, answer="So the answer is 261."), name="one")
+    two = make(record(0, 0, 1.0, answer="The final answer is 262."), name="two")
+    with served_page(one, two) as url:
+        page.goto(f"{url}#/compare/0,1?task=0")
+        page.locator(".tdiff mark").first.wait_for()
+
+        marked = " ".join(page.locator(".tdiff mark").all_inner_texts()).split()
+        assert set(marked) == {"So", "the", "261", "The", "final", "262"}
+
+
 def test_several_runs_are_compared_with_the_first(page: Any, make: Make) -> None:
     """A table of all runs with corrected p values; the tasks, flips and conversations of a chosen one stand below."""
     runs = [make(*[record(task, 0, float(task < 3 * n)) for task in range(12)], name=f"run{n}") for n in (1, 2, 4)]

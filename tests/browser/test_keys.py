@@ -39,6 +39,19 @@ def test_the_table_is_read_with_the_keyboard(page: Any, make: Make) -> None:
         keep(page, "rollouts")
 
 
+def test_a_table_that_is_read_says_so(page: Any, make: Make) -> None:
+    """ "0 of 20 rollouts match" before the first answer was a wrong number."""
+    with served_page(twenty(make)) as url:
+        held: list[Any] = []
+        page.route("**/rollouts?*", lambda route: held.append(route))
+        page.goto(f"{url}#/run/0/rollouts")
+        page.locator("#range", has_text="loading").wait_for()
+        page.wait_for_function("performance.getEntriesByType('resource').some(each => each.name.includes('columns'))")
+        for route in held:
+            route.continue_()
+        page.locator("#range", has_text="1 – 20 of 20").wait_for()
+
+
 def test_escape_closes_before_it_goes_back(page: Any, make: Make) -> None:
     """A reader who closes a menu or the preview must not lose the table behind it."""
     with served_page(twenty(make)) as url:

@@ -224,7 +224,7 @@
         <text class="axislabel" x=${(left + right) / 2} y=${height - 2} text-anchor="middle">${xLabel}</text><text class="axislabel" transform=${`translate(10 ${(top + bottom) / 2}) rotate(-90)`} text-anchor="middle">${yLabel}</text>`;
     };
     const rows = points.map((/** @type {any} */ point) => [format.number(point.x), format.number(point.y), point.n]);
-    return html`<${Chart} draw=${draw} height=${(/** @type {number} */ width) => (width > 640 ? 360 : Math.max(260, width * 0.92))} label=${label} table=${{ head: [xLabel, yLabel, "Tasks"], rows }} />`;
+    return html`<${Chart} draw=${draw} hasLinks=${points.some((/** @type {any} */ point) => point.href)} height=${(/** @type {number} */ width) => (width > 640 ? 360 : Math.max(260, width * 0.92))} label=${label} table=${{ head: [xLabel, yLabel, "Tasks"], rows }} />`;
   }
 
   /** A mean that settles while a run goes on, with its interval. */
