@@ -36,6 +36,7 @@ FAILURES = (
     ("timeout", "verify", "math_with_code", None, "the verifier did not answer within 120 s"),
     ("tool_error", "tools", "execute_python", None, "ZeroDivisionError: division by zero"),
 )
+FAILED_SHARE = LIMIT_SHARE = 0.02
 COMMAND = (
     "gym eval run --config configs/nightly_mix.yaml --model-type vllm_model --num-repeats 8 --temperature 0.7"
     " --top-p 0.95 --max-output-tokens 8192 --output results/nightly-mix/rollouts.jsonl"
@@ -45,9 +46,9 @@ PRICES = {MODEL: {"input": 0.3, "output": 1.2, "cached_input": 0.05}}
 
 def write_demo_runs(folder: Path, tasks: int = DEMO_TASKS) -> list[Path]:
     """Write a finished run, its baseline and a run in progress below `folder`; return their outputs."""
-    output = write_demo_run(folder / "nightly-mix", tasks, skill=0.56, seed=1)
+    output = write_demo_run(folder / "nightly-mix", tasks, skill=0.58, seed=1)
     baseline = write_demo_run(
-        folder / "nightly-mix-baseline", tasks, skill=0.5, seed=2, start=STARTED - timedelta(days=1)
+        folder / "nightly-mix-baseline", tasks, skill=0.49, seed=2, start=STARTED - timedelta(days=1)
     )
     live = write_live_run(folder / "smoke", tasks)
     return [output, baseline, live]
@@ -82,7 +83,7 @@ def write_demo_run(
     RunLabels(
         environment="nightly mix", model=MODEL, name=folder.name, tags=["nightly"], command=COMMAND, prices=PRICES
     ).write(output)
-    ended = (start + timedelta(minutes=97)).timestamp()
+    ended = min(start + timedelta(minutes=97), datetime.now(UTC)).timestamp()
     for path in (output, failures_path_for(output)):
         os.utime(path, (ended, ended))
     return output
@@ -146,9 +147,13 @@ def demo_rollout(task: DemoTask, number: int, repeat: int, chance: random.Random
     """Return the record of one rollout: scored, failed, or stopped at a limit."""
     ids = {TASK_INDEX_KEY_NAME: number, ROLLOUT_INDEX_KEY_NAME: repeat}
     is_special = number == SPECIAL_TASK and repeat == 3
-    is_right = not is_special and chance.random() < skill + 0.3 * (task.ease - 0.5)
+    is_right = not is_special and chance.random() < skill + task.ease - 0.5
     has_partial = is_special or (not is_right and chance.random() < 0.35)
-    turns = special_conversation() if is_special else task.conversation(right=is_right, chance=chance)
+    answer = "(46, 22727)" if is_special else task.answer if is_right else task.wrong_answer(chance)
+    turns = special_conversation() if is_special else task.conversation(answer)
+    lot = 1.0 if is_special else chance.random()
+    if lot < FAILED_SHARE:
+        turns = turns[: max(1, len(turns) - 1)]
     record = {
         "responses_create_params": task.request(),
         "response": _response(turns, chance, repeat),
@@ -157,14 +162,12 @@ def demo_rollout(task: DemoTask, number: int, repeat: int, chance: random.Random
         **_times(turns, chance),
         **ids,
     }
-    lot = chance.random()
-    if not is_special and lot < 0.02:
-        return {**record, **_failure(chance)}
-    if not is_special and lot < 0.04:
+    if lot < FAILED_SHARE:
+        return _failure(record, chance)
+    if lot < FAILED_SHARE + LIMIT_SHARE:
         detail = {"kind": "limit", "which": "tokens", "phase": "model", "message": "8,192 output tokens were used"}
         return {**record, NG_FAILURE_CLASS_KEY: "limit", NG_FAILURE_DETAIL_KEY: detail}
-    extracted = "(46, 22727)" if is_special else task.answer if is_right else task.wrong_answer(chance)
-    return {**record, **_verdict(task, extracted, is_right=is_right, has_partial=has_partial)}
+    return {**record, **_verdict(task, answer, is_right=is_right, has_partial=has_partial)}
 
 
 def _verdict(task: DemoTask, extracted: str, *, is_right: bool, has_partial: bool) -> dict[str, Any]:
@@ -192,10 +195,15 @@ def _verdict(task: DemoTask, extracted: str, *, is_right: bool, has_partial: boo
     return {**verdict, "explanation": why, "judge_evaluations": [judge, judge]}
 
 
-def _failure(chance: random.Random) -> dict[str, Any]:
+def _failure(record: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+    """Return the record of a rollout as one that failed; what fails before the verification is not verified."""
     kind, phase, server, status, message = chance.choice(FAILURES)
+    if phase != "verify":
+        phases = {**record[NG_PHASES_KEY], "verify": 0.0}
+        record |= {NG_PHASES_KEY: phases, NG_SECONDS_KEY: sum(phases.values())}
     detail: dict[str, Any] = {"kind": kind, "phase": phase, "whom": server, "message": message}
-    return {NG_FAILURE_CLASS_KEY: kind, NG_FAILURE_DETAIL_KEY: {**detail, "status": status} if status else detail}
+    detail |= {"status": status} if status else {}
+    return {**record, NG_FAILURE_CLASS_KEY: kind, NG_FAILURE_DETAIL_KEY: detail}
 
 
 def _message_response(text: str) -> dict[str, Any]:
@@ -223,8 +231,8 @@ def _token_counts(turns: list[list[dict[str, Any]]]) -> list[list[int]]:
     rows, read = [], 167
     for turn in turns:
         own = [item for item in turn if item["type"] != "function_call_output"]
-        written = sum(len(json.dumps(item)) for item in own) // 2
-        reasoning = sum(len(json.dumps(item)) for item in own if item["type"] == "reasoning") // 2
+        written = sum(len(json.dumps(item)) // 4 for item in own)
+        reasoning = sum(len(json.dumps(item)) // 4 for item in own if item["type"] == "reasoning")
         rows.append([len(own), read, read * 2 // 3 if rows else 0, written, reasoning])
         read += len(json.dumps(turn)) // 3
     return rows
@@ -233,7 +241,7 @@ def _token_counts(turns: list[list[dict[str, Any]]]) -> list[list[int]]:
 def _times(turns: list[list[dict[str, Any]]], chance: random.Random) -> Mapping[str, Any]:
     """Return the seconds of the rollout by phase and by turn."""
     rows = _token_counts(turns)
-    seconds = [[row[3] / 90 * chance.uniform(0.7, 1.4), chance.uniform(0.2, 1.6)] for row in rows]
+    seconds = [[row[3] / 45 * chance.uniform(0.7, 1.4), chance.uniform(0.2, 1.6)] for row in rows]
     seconds[-1][1] = 0.0
     phases = {
         "queue": chance.uniform(0.1, 0.6),
@@ -258,7 +266,7 @@ def _add_tokens(items: list[dict[str, Any]], chance: random.Random) -> None:
         if item["type"] == "function_call_output":
             sequence += [chance.randrange(30_000) for _ in range(40)]
             continue
-        generated = [chance.randrange(30_000) for _ in range(max(12, len(json.dumps(item)) // 6))]
+        generated = [chance.randrange(30_000) for _ in range(len(json.dumps(item)) // 4)]
         surprises = [
             -abs(chance.gauss(0, 0.12)) if chance.random() < 0.8 else -chance.uniform(0.4, 2.6) for _ in generated
         ]

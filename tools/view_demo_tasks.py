@@ -11,6 +11,7 @@ SYSTEM = (
     "You solve competition problems. You may run Python with the tool `execute_python`. Put the final answer in"
     r" `\boxed{}`. Explain each step in one or two sentences, and check the result by a second way if possible."
 )
+OTHER_SYSTEM = "You are a careful assistant. Explain each step in one or two sentences, then give the final answer."
 TOOLS = {
     "math_with_code": (
         "execute_python",
@@ -56,6 +57,13 @@ QUESTIONS = (
         "last line with Answer:, then the judge",
     ),
 )
+WRONG_ANSWERS = {
+    "math_with_code": ("1/2", "1/7", "2/9"),
+    "bird_sql": ("SELECT COUNT(*) FROM book", "SELECT genre FROM book"),
+    "workplace_assistant": ("1 of 2 changes",),
+    "instruction_following": ("3 of 4 rules", "2 of 4 rules"),
+    "equivalence_judge": ("methane, 95 %", "nitrogen, 78 %"),
+}
 SPECIAL_QUESTION = (
     r"Find the number and the sum of all positive integers $n \le 1000$ for which $n^2 + n + 41$ is divisible by 43."
     " Give the answer as `(number, sum)`."
@@ -80,7 +88,8 @@ class DemoTask:
 
     def request(self) -> dict[str, Any]:
         """Return the parameters of the request."""
-        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": self.question}]
+        system = SYSTEM if self.agent == "math_with_code" else OTHER_SYSTEM
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": self.question}]
         request: dict[str, Any] = {"input": messages, "temperature": 0.7, "top_p": 0.95, "max_output_tokens": 8192}
         if self.agent in TOOLS:
             name, description, properties, required = TOOLS[self.agent]
@@ -95,14 +104,16 @@ class DemoTask:
             return ""
         if self.answer.isdigit():
             return str(int(self.answer) + chance.choice((-7, -1, 1, 2, 10)))
-        return {"bird_sql": "SELECT COUNT(*) FROM book", "workplace_assistant": "1 of 2 changes"}.get(
-            self.agent, chance.choice(("methane", "1/7", "3 of 4 rules"))
-        )
+        return chance.choice(WRONG_ANSWERS[self.agent])
 
-    def conversation(self, *, right: bool, chance: random.Random) -> list[Turn]:
-        """Return the turns of a rollout."""
-        closing = self.answer if right else self.wrong_answer(chance) or "unknown"
-        final = message(f"I checked each step again.\n\nThe final answer is $\\boxed{{\\text{{{closing}}}}}$.")
+    def loose_ending(self) -> str:
+        """Return the end of a rollout from which no answer can be extracted; of some tasks, the answer is right."""
+        return f"So the answer is {self.answer}." if self.number % 4 == 0 else "I found no answer that holds."
+
+    def conversation(self, answer: str) -> list[Turn]:
+        """Return the turns of a rollout that ends with an answer; without one, nothing is boxed."""
+        ending = f"The final answer is $\\boxed{{\\text{{{answer}}}}}$." if answer else self.loose_ending()
+        final = message(f"I checked each step again.\n\n{ending}")
         thought = reasoning("Let me first restate the question, and then look for a way that can be checked.")
         if self.agent == "math_with_code":
             code = f"candidates = range({self.number + 2}, {self.number + 40})\nprint(sum(candidates))"

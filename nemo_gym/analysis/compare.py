@@ -1,6 +1,5 @@
 """Compare two or more runs: difference by task with interval and p value, flips, subsets, cost and speed, in words."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +12,8 @@ from nemo_gym.wire.stored_rollout import StoredRollout
 
 LEVEL = 0.05
 MAX_POINTS = 400
+MAX_NAMED = 4
+"""Subsets that the sentence names."""
 GRID = 20
 BETTER, WORSE, UNCLEAR = "better", "worse", "no clear change"
 
@@ -164,17 +165,29 @@ def compare_costs(first: RunScores, second: RunScores) -> list[dict[str, Any]]:
 
 
 def scatter_points(first: RunScores, second: RunScores, tasks: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the means of tasks in both runs with the number of tasks; many different pairs are put on a grid."""
-    pairs = Counter((round(first.means[task], 6), round(second.means[task], 6)) for task in tasks)
+    """Return the means of tasks in both runs, each with the number of its tasks and the lowest of them.
+
+    Many different pairs are put on a grid.
+    """
+    pairs = _tasks_by_pair((round(first.means[task], 6), round(second.means[task], 6), 1, task) for task in tasks)
     if len(pairs) > MAX_POINTS:
         low, high = _scale(first, second)
         width = (high - low) / GRID or 1.0
-        grid: Counter[tuple[float, float]] = Counter()
-        for pair, count in pairs.items():
-            x, y = (low + round((value - low) / width) * width for value in pair)
-            grid[x, y] += count
-        pairs = grid
-    return [{"a": a, "b": b, "count": count} for (a, b), count in sorted(pairs.items())]
+
+        def on_grid(value: float) -> float:
+            return low + round((value - low) / width) * width
+
+        pairs = _tasks_by_pair((on_grid(a), on_grid(b), count, task) for (a, b), (count, task) in pairs.items())
+    return [{"a": a, "b": b, "count": count, "task": task} for (a, b), (count, task) in sorted(pairs.items())]
+
+
+def _tasks_by_pair(entries: Iterable[tuple[float, float, int, int]]) -> dict[tuple[float, float], tuple[int, int]]:
+    """Return the number of tasks and the lowest task of each pair of means."""
+    pairs: dict[tuple[float, float], tuple[int, int]] = {}
+    for a, b, count, task in entries:
+        counted, lowest = pairs.get((a, b), (0, task))
+        pairs[a, b] = counted + count, min(lowest, task)
+    return pairs
 
 
 def verdict_of(paired: PairedDifference | None) -> str:
@@ -210,6 +223,12 @@ def describe(
     return f"{second} is {result['verdict']} by {_amount(abs(paired.mean), is_points)}{interval}{flipped}."
 
 
+def subset_title(row: Mapping[str, Any]) -> str:
+    """Return the name of a subset: an agent is known by its own, a value by that of its grouping as well."""
+    value = str(row["value"])
+    return value if row["name"] == "agent" else f"{row['name']} {value}"
+
+
 def describe_details(result: Mapping[str, Any]) -> str:
     """Return means, test and cost as a second sentence."""
     if result["mean_difference"] is None:
@@ -220,9 +239,10 @@ def describe_details(result: Mapping[str, Any]) -> str:
     parts = [f"Mean reward {one:.3f} → {two:.3f} over {tasks}, paired by task{p}."]
     clear = [row for row in result["subsets"] if row["verdict"] != UNCLEAR]
     for verdict in (BETTER, WORSE):
-        values = [row["value"] for row in clear if row["verdict"] == verdict]
-        if values:
-            parts.append(f"Clearly {verdict} in {', '.join(values[:4])}{' …' if len(values) > 4 else ''}.")
+        names = [subset_title(row) for row in clear if row["verdict"] == verdict]
+        if names:
+            rest = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+            parts.append(f"Clearly {verdict} in {', '.join(names[:MAX_NAMED])}{rest}.")
     cost = next((row for row in result["costs"] if row["name"] == "dollars"), None)
     if cost is not None and cost["change"] is not None and abs(cost["change"]) >= 0.005:
         parts.append(f"B costs {abs(cost['change']):.0%} {'more' if cost['change'] > 0 else 'less'}.")

@@ -20,6 +20,7 @@ TITLES = {
     "tool_calls": "Tool calls",
     "cut_off": "Cut off",
     "no_answer": "No answer",
+    "has_expected": "Contains expected",
     "tool_errors": "Tool errors",
     "seconds": "Time",
     "answer": "Last answer",

@@ -6,7 +6,7 @@ from typing import Any
 
 from nemo_gym.transport.error_causes import innermost_cause
 from nemo_gym.view.database import RunDatabase
-from nemo_gym.view.health import first_line, quote
+from nemo_gym.view.health import first_line, limit_name, quote
 from nemo_gym.wire.stored_rollout import StoredRollout
 
 LONGEST_MESSAGE = 20_000
@@ -111,7 +111,7 @@ def _limit(facts: Mapping[str, Any], detail: Mapping[str, Any]) -> dict[str, Any
     if isinstance(detail.get("most"), int):
         limit["value"] = detail["most"]
     text = _LIMIT_TEXTS.get(name, "The rollout reached a limit.")
-    return {"cause": f"Stopped at the limit {name}", "detail": text, "limit": limit}
+    return {"cause": f"Stopped at {limit_name(name)}", "detail": text, "limit": limit}
 
 
 def _server_path(facts: Mapping[str, Any], phase: str, message: str) -> list[dict[str, Any]]:

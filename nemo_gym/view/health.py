@@ -7,7 +7,10 @@ FAILED_SHARE = 0.01
 """From this share on, failures are an error instead of a warning."""
 CUT_OFF_SHARE = 0.02
 NO_ANSWER_SHARE = 0.05
+UNREWARDED_SHARE = 0.01
+_CONDITIONS = {"tool_errors": "tool_errors > 0", "unrewarded": "has_expected == 1 and reward <= 0"}
 FEW_TASKS = 30
+_LIMIT_NAMES = {"steps": "step", "tokens": "token", "context_length": "context"}
 
 
 def find_problems(statistics: dict[str, Any], entry: dict[str, Any]) -> list[dict[str, Any]]:
@@ -27,7 +30,7 @@ def _failures(statistics: dict[str, Any]) -> list[dict[str, Any]]:
         where = f'outcome == "{group["outcome"]}"' + "".join(
             f" and {name} == {quote(group[name])}" for name in ("kind", "whom") if group[name]
         )
-        what = f"ended at the limit {group['kind']}" if is_limit else f"failed: {group['kind']}{server}"
+        what = f"stopped at {limit_name(group['kind'])}" if is_limit else f"failed: {group['kind']}{server}"
         detail = "They are not scored and do not enter the mean." if is_limit else first_line(group["message"] or "")
         findings.append(
             {
@@ -49,6 +52,12 @@ def _answers(statistics: dict[str, Any]) -> list[dict[str, Any]]:
     texts = (
         ("cut_off", CUT_OFF_SHARE, "were cut off", "The answer reached a token limit: raise max_output_tokens."),
         ("no_answer", NO_ANSWER_SHARE, "have no extracted answer", "The verifier found no answer to compare."),
+        (
+            "unrewarded",
+            UNREWARDED_SHARE,
+            "with reward 0 or less contain the expected answer",
+            "Look at these first: the extraction or the verifier may be too strict.",
+        ),
         ("refused", 0.01, "were refused by the model", "The last item of the response is a refusal."),
         ("tool_errors", 0.01, "saw an exception of a tool", "The environment raised; the model saw it as output."),
         ("masked", 0.0, "are masked", "Their reward measures nothing, so it enters no mean."),
@@ -58,8 +67,7 @@ def _answers(statistics: dict[str, Any]) -> list[dict[str, Any]]:
         count = problems[name]
         if count:
             level = WARNING if count / scored >= threshold else INFO
-            sign = "> 0" if name == "tool_errors" else "== 1"
-            where = f'outcome == "scored" and {name} {sign}'
+            where = f'outcome == "scored" and {_CONDITIONS.get(name, f"{name} == 1")}'
             title = f"{_rollouts(count)} {text}"
             share = count / scored
             findings.append(
@@ -89,6 +97,11 @@ def _plan(entry: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _rollouts(count: int) -> str:
     return f"{count:,} rollout{'' if count == 1 else 's'}"
+
+
+def limit_name(kind: str) -> str:
+    """Return a limit of rollouts in words."""
+    return f"the {_LIMIT_NAMES.get(kind, kind.replace('_', ' '))} limit" if kind else "a limit"
 
 
 def first_line(text: str, longest: int = 300) -> str:

@@ -32,6 +32,7 @@ SAVED_FILTERS = (
     ("Failed", 'outcome == "failed"'),
     ("Limits", 'outcome == "limit"'),
     ("No answer", "no_answer == 1"),
+    ("Verifier wrong?", "has_expected == 1 and reward <= 0"),
     ("Partial", "reward > 0 and reward < 1"),
     ("Long, unsolved", "reward < 1 and turns > 5"),
 )
@@ -293,10 +294,11 @@ def _problems(database: sqlite3.Connection) -> dict[str, Any]:
     names = ("outcome", "kind", "whom", "count", "message")
     failures = [dict(zip(names, row, strict=True)) for row in database.execute(query, (MAX_FINDINGS,))]
     query = (
-        "SELECT sum(cut_off), sum(refused), sum(no_answer), sum(tool_errors > 0), sum(masked),"
-        " sum(tool_calls > 0 AND tool_errors = tool_calls) FROM rollouts WHERE current AND outcome = 'scored'"
+        "SELECT sum(cut_off), sum(refused), sum(no_answer), sum(has_expected AND reward <= 0), sum(tool_errors > 0),"
+        " sum(masked), sum(tool_calls > 0 AND tool_errors = tool_calls)"
+        " FROM rollouts WHERE current AND outcome = 'scored'"
     )
-    kinds = ("cut_off", "refused", "no_answer", "tool_errors", "masked", "only_tool_errors")
+    kinds = ("cut_off", "refused", "no_answer", "unrewarded", "tool_errors", "masked", "only_tool_errors")
     counts = database.execute(query).fetchone()
     return {"failures": failures, **{name: value or 0 for name, value in zip(kinds, counts, strict=True)}}
 

@@ -1,5 +1,6 @@
 """Extract the columns of the viewer's table from a stored record. Missing or unusual fields become empty columns."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,10 @@ METADATA_NAMES = ("verifier_metadata", "metadata", "extra_info")
 MODEL_LABEL = "model"
 LONGEST_LABEL = 60
 LONGEST_CELL = 300
+LONGEST_ENDING = 4000
+"""Characters at the end of the last message in which the expected answer is looked for."""
+SHORTEST_ANSWER = 2
+_GOES_ON_BEFORE, _GOES_ON_AFTER = re.compile(r"(?:\w|\d[.,]|-)$"), re.compile(r"\w|[.,]\d")
 PHASES = ("queue", "seed_session", "model", "tools", "verify", "agent")
 """The phases of a rollout in their order; each is a column `seconds_<phase>`."""
 TEXT_COLUMNS = ("message", "expected", "extracted", "rule", "answer", "question")
@@ -71,6 +76,8 @@ class TableRow:
     refused: int
     no_answer: int
     """1 if the verifier extracted no answer."""
+    has_expected: int
+    """1 if the end of the model's last message contains the expected answer."""
     tool_errors: int
     """Number of exceptions of tools that the model saw."""
     masked: int
@@ -96,6 +103,7 @@ def build_table_row(record: Mapping[str, Any], number: int) -> TableRow:
     kind, reward, output = stored.failure_class, stored.reward, stored.output
     is_scored = reward is not None
     request_input, tokens = stored.request.get("input"), stored.tokens_by_kind()
+    answer, expected = _last_message(output, "assistant"), _first_text(record, EXPECTED_NAMES)
     return TableRow(
         task=_whole_number(record.get(TASK_INDEX_KEY_NAME), number),
         rollout=_whole_number(record.get(ROLLOUT_INDEX_KEY_NAME), 0),
@@ -115,15 +123,16 @@ def build_table_row(record: Mapping[str, Any], number: int) -> TableRow:
         cut_off=int(stored.is_truncated),
         refused=int(stored.is_refused),
         no_answer=int(is_scored and _has_no_answer(record)),
+        has_expected=int(is_scored and _contains_answer(answer[-LONGEST_ENDING:], expected)),
         tool_errors=len(stored.tool_errors),
         masked=int(record.get(MASK_SAMPLE_KEY) is True),
         seconds=stored.seconds,
         **{f"seconds_{name}": value for name, value in phase_seconds(stored).items()},
-        expected=_first_text(record, EXPECTED_NAMES),
+        expected=expected,
         extracted=_first_text(record, EXTRACTED_NAMES),
         rule=_first_text(record, RULE_NAMES),
-        answer=_last_message(output, "assistant"),
-        question=_cut(request_input) if isinstance(request_input, str) else _last_message(request_input, "user"),
+        answer=_cut(answer),
+        question=_cut(request_input if isinstance(request_input, str) else _last_message(request_input, "user")),
     )
 
 
@@ -175,11 +184,27 @@ def _count_turns(output: list[Any]) -> int:
 
 
 def _last_message(items: Any, role: str) -> str:
-    """Return the beginning of the last message of a role that has text; empty if no message has."""
+    """Return the last message of a role that has text; empty if no message has."""
     for item in map(_mapping, reversed(items if isinstance(items, list) else [])):
         if item.get("role") == role and (text := content_text(item.get("content"))):
-            return _cut(text)
+            return text
     return ""
+
+
+def _contains_answer(text: str, expected: str) -> bool:
+    """Return whether a text contains an answer as whole words: "42", but not "142", "4.42" or "42.5".
+
+    One character is no sign of an answer: it is found in most texts.
+    """
+    start = text.find(expected) if len(expected) >= SHORTEST_ANSWER else -1
+    while start >= 0:
+        end = start + len(expected)
+        is_open_before = expected[0].isalnum() and _GOES_ON_BEFORE.search(text[max(0, start - 2) : start])
+        is_open_after = expected[-1].isalnum() and _GOES_ON_AFTER.match(text[end : end + 2])
+        if not is_open_before and not is_open_after:
+            return True
+        start = text.find(expected, end)
+    return False
 
 
 def _first_text(record: Mapping[str, Any], names: tuple[str, ...]) -> str:

@@ -7,6 +7,7 @@ import orjson
 
 from nemo_gym.metrics.answer_totals import EXTRACTED_NAMES
 from nemo_gym.view.conversation import event_text, read_events, read_judgements
+from nemo_gym.view.health import limit_name
 from nemo_gym.view.table_row import (
     EXPECTED_NAMES,
     LABEL_NAMES,
@@ -71,7 +72,7 @@ def read_verdict(
 def headline(facts: Mapping[str, Any], scale: Sequence[float]) -> str:
     """Return the verdict in words."""
     if facts["outcome"] == "limit":
-        return f"Stopped at the limit {facts['kind']}".strip()
+        return f"Stopped at {limit_name(facts['kind'])}"
     if facts["outcome"] != SCORED or facts["reward"] is None:
         return f"Failed: {facts['kind']}" if facts["kind"] else "Failed"
     low, high = scale

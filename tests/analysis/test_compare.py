@@ -107,6 +107,17 @@ def test_no_subset_is_called_better_in_runs_that_are_not_comparable() -> None:
     assert {result["verdict"], *(row["verdict"] for row in result["subsets"])} == {"no clear change"}
 
 
+def test_the_second_sentence_names_groups_and_counts_the_rest() -> None:
+    """`hard` alone may be a difficulty or a level; `hard ….` may be the end or not."""
+    subsets = {f"level{number}": {task: "x" if task % 2 else "y" for task in range(60)} for number in range(3)}
+    first = scores("a", {task: 0.1 * (task % 2) for task in range(60)}, subsets=subsets)
+    second = scores("b", dict.fromkeys(range(60), 1.0), subsets=subsets)
+
+    details = compare_two(first, second)["details"]
+
+    assert "Clearly better in level0 x, level0 y, level1 x, level1 y and 2 more." in details
+
+
 @pytest.mark.parametrize(
     ("other", "kind", "text"),
     [
@@ -192,6 +203,7 @@ def test_many_different_means_are_drawn_on_a_grid() -> None:
 
     assert len(points) <= 21 * 21
     assert sum(point["count"] for point in points) == 2000
+    assert points[0]["task"] == 0 and all(0 <= point["task"] < 2000 for point in points)
 
 
 def test_no_interval_leaves_the_scale_of_the_rewards() -> None:

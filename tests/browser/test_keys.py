@@ -31,12 +31,44 @@ def test_the_table_is_read_with_the_keyboard(page: Any, make: Make) -> None:
         page.locator(".dens-two").wait_for()
         page.keyboard.press("f")
         page.locator('.rw-row[aria-selected="true"]', has_text="9:1").wait_for()
-        assert "at=9%3A1" in page.url
+        page.wait_for_function("location.hash.includes('at=9%3A1')")
         page.keyboard.press("Enter")
         page.locator("h1", has_text="Task 9, repeat 1").wait_for()
         page.keyboard.press("Escape")
         page.locator('.rw-row[aria-selected="true"]', has_text="9:1").wait_for()
         keep(page, "rollouts")
+
+
+def test_a_table_that_is_read_says_so(page: Any, make: Make) -> None:
+    """ "0 of 20 rollouts match" before the first answer was a wrong number."""
+    with served_page(twenty(make)) as url:
+        held: list[Any] = []
+        page.route("**/rollouts?*", lambda route: held.append(route))
+        page.goto(f"{url}#/run/0/rollouts")
+        page.locator("#range", has_text="loading").wait_for()
+        page.wait_for_function("performance.getEntriesByType('resource').some(each => each.name.includes('columns'))")
+        for route in held:
+            route.continue_()
+        page.locator("#range", has_text="1 – 20 of 20").wait_for()
+
+
+def test_escape_closes_before_it_goes_back(page: Any, make: Make) -> None:
+    """A reader who closes a menu or the preview must not lose the table behind it."""
+    with served_page(twenty(make)) as url:
+        page.goto(f"{url}#/run/0/rollouts")
+        page.locator("#range", has_text="of 20").wait_for()
+        page.keyboard.press("j")
+        page.locator(".drawer").wait_for()
+        page.get_by_role("button", name="Columns").click()
+        page.locator(".menu").wait_for()
+        page.keyboard.press("Escape")
+        page.locator(".menu").wait_for(state="detached")
+        assert page.locator(".drawer").count() == 1
+        page.keyboard.press("Escape")
+        page.locator(".drawer").wait_for(state="detached")
+        assert "/rollouts" in page.url
+        page.keyboard.press("Escape")
+        page.locator(".hero").wait_for()
 
 
 def test_a_rollout_is_read_with_the_keyboard(page: Any, make: Make) -> None:

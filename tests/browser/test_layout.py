@@ -3,7 +3,7 @@
 import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from nemo_gym.rollouts.run_files import live_path_for, lock_path_for, run_path_f
 from nemo_gym.view.database import RunDatabase
 from tests.browser.conftest import keep, served_page, twenty
 from tests.view.records import record
+from tools.view_screenshots import served_demo
 
 Make = Callable[..., RunDatabase]
 ANSWER = r"So \boxed{42}, or \boxed{\frac{1}{2}}, but \boxed{open is no box."
@@ -23,6 +24,13 @@ def phone(browser: Any) -> Any:
     context = browser.new_context(viewport={"width": 390, "height": 844})
     yield context.new_page()
     context.close()
+
+
+@pytest.fixture(scope="module")
+def demo_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served_demo(tmp_path_factory.mktemp("demo")) as (url, _, refresh):
+        refresh()
+        yield url
 
 
 def assert_visible_on_a_phone(page: Any, selector: str) -> None:
@@ -57,6 +65,63 @@ def test_a_comparison_is_read_on_a_phone(phone: Any, make: Make) -> None:
         phone.goto(f"{url}#/compare/0,1")
         assert_visible_on_a_phone(phone, ".subsets-table tr > :last-child")
         assert phone.get_by_text("10 tasks in both, 2 repeats each").count() == 1
+
+
+def test_the_repeats_of_tasks_are_read_on_a_phone(phone: Any, make: Make) -> None:
+    """Which tasks are mixed is the question of this page; its answer must not stand beside the screen."""
+    rollouts = [record(task, repeat, float((task + repeat) % 3 == 0)) for task in range(3) for repeat in range(16)]
+    with served_page(make(*rollouts)) as url:
+        phone.goto(f"{url}#/run/0/tasks")
+        assert_visible_on_a_phone(phone, ".tasks-table .strip a")
+        assert phone.locator(".tasks-table .strip a").count() == 48
+        first = phone.locator(".tasks-table tbody tr").first
+        assert_visible_on_a_phone(phone, ".tasks-table tbody tr > :last-child")
+        keep(phone, "tasks-390")
+
+        assert first.get_by_role("link", name="What is 0 + 1?").bounding_box()["width"] > 80
+        assert phone.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_all_repeats_of_a_task_can_be_opened(page: Any, make: Make) -> None:
+    """A chip that is cut off at the edge of its column hides a reward."""
+    with served_page(make(*[record(0, repeat, float(repeat % 2)) for repeat in range(24)])) as url:
+        page.goto(f"{url}#/run/0/tasks")
+        column, last = page.locator(".tasks-table td:has(.strip)"), page.get_by_role("link", name="repeat 23: reward 1")
+        last.wait_for()
+        outer, inner = column.bounding_box(), last.bounding_box()
+
+        assert inner["x"] + inner["width"] <= outer["x"] + outer["width"]
+        assert inner["y"] + inner["height"] <= outer["y"] + outer["height"]
+
+
+@pytest.fixture
+def tablet(browser: Any) -> Any:
+    context = browser.new_context(viewport={"width": 1024, "height": 800})
+    yield context.new_page()
+    context.close()
+
+
+def test_tables_of_runs_and_tasks_fit_a_tablet(tablet: Any, demo_url: str) -> None:
+    """Score, what was not scored, and cost are why one looks at a list of runs; the question names a task."""
+    for address, table in (("#/runs", ".runs-table"), ("#/compare/1,0,2", ".runs-compared"), ("#/run/0/tasks", "")):
+        tablet.goto(demo_url + address)
+        if table:
+            tablet.locator(f"{table} tbody tr").first.wait_for()
+            box = tablet.locator(table).locator("xpath=..")
+            assert box.evaluate("each => each.scrollWidth <= each.clientWidth"), address
+    question = tablet.locator(".tasks-table tbody td:nth-child(2)").first
+    question.wait_for()
+    assert question.bounding_box()["width"] >= 220
+
+
+def test_parts_of_a_bar_are_named_where_their_name_has_room(phone: Any, demo_url: str) -> None:
+    """Half a word names nothing: at 390 pixels a small part has only its hover text."""
+    phone.goto(f"{demo_url}#/run/2/live")
+    phone.locator(".timebar i", has_text="model").wait_for()
+    cut = "parts => parts.filter(each => each.scrollWidth > each.clientWidth).length"
+
+    assert phone.locator(".timebar i").evaluate_all(cut) == 0
+    assert_visible_on_a_phone(phone, ".wait-reason")
 
 
 def test_columns_give_way_only_where_there_is_no_room(browser: Any, make: Make) -> None:

@@ -1,11 +1,13 @@
 """The viewer in a real browser: the tasks that a researcher has, from the question to the answer."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nemo_gym.rollouts.run_files import run_path_for
 from nemo_gym.view.database import RunDatabase
 from nemo_gym.view.export import export_bundle
 from tests.browser.conftest import keep, served_page, twenty
@@ -213,6 +215,49 @@ def test_a_long_conversation_has_an_outline(page: Any, make: Make) -> None:
         page.locator("#turn-210").wait_for()
 
         assert "turn=210" in page.url
+
+
+def test_the_outline_follows_the_reader(page: Any, make: Make) -> None:
+    """In the middle of 220 turns, the outline shows which one is read."""
+    with served_page(make(long_record(220))) as url:
+        page.goto(f"{url}#/run/0/rollout/0/0?start=200")
+        marked = page.locator('.outline button[aria-current="true"]')
+        marked.wait_for()
+        first = int(marked.locator(".num").first.inner_text())
+        page.locator(f"#turn-{first + 9}").evaluate("turn => turn.scrollIntoView()")
+        page.locator('.outline button[aria-current="true"]', has_text=f"{first + 9}").wait_for()
+
+        assert first > 60
+
+
+def test_the_verdict_names_the_turn_and_the_unit_of_its_limits(page: Any, make: Make) -> None:
+    """The answer is looked up in its turn; a number of seconds is not a number of tokens."""
+    index = make(record(0, 0, 1.0, answer="The sum is 1.", _ng_seconds=12.5))
+    run_path_for(index.run.output).write_text(json.dumps({"limits": {"rollout_timeout_seconds": 7200}}))
+    with served_page(index) as url:
+        page.goto(f"{url}#/run/0/rollout/0/0")
+        page.get_by_role("link", name="turn 2").click()
+        page.get_by_text("12.5 of 7,200 s").wait_for()
+
+
+def test_raw_json_has_token_ids_in_one_line(page: Any, make: Make) -> None:
+    """A record for training was thousands of lines of one number each; texts with brackets stay as they are."""
+    text = "a [\n  1,\n  2\n] b"
+    with served_page(make(record(0, 0, 1.0, answer=text, ids=[1, -2, 3.5e-07], empty=[]))) as url:
+        page.goto(f"{url}#/run/0/rollout/0/0?tab=json")
+        page.locator("#raw-text", has_text="[1, -2, 3.5e-7]").wait_for()
+        raw = page.locator("#raw-text pre").inner_text()
+
+        assert json.loads(raw)["response"]["output"][-1]["content"][0]["text"] == text
+
+
+def test_a_rollout_that_is_missing_leads_to_those_of_its_run(page: Any, make: Make) -> None:
+    """A link to a rollout of another run, or of a run that began again, is answered with what is there."""
+    with served_page(twenty(make)) as url:
+        page.goto(f"{url}#/run/0/rollout/99/0")
+        page.get_by_text("This run has no task 99, repeat 0.").wait_for()
+        page.get_by_role("link", name="Rollouts of this run").click()
+        page.locator("#range", has_text="of 20").wait_for()
 
 
 @pytest.mark.parametrize("is_bundle", [False, True])

@@ -1,6 +1,7 @@
 """A record becomes the conversation that took place, however long and however odd."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -189,3 +190,28 @@ def test_images_of_a_tool_output_are_shown() -> None:
     event = read_events(stored)[1][3]
 
     assert (event["kind"], event["text"], event["images"]) == ("tool_result", "The board:", [picture])
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "contains"),
+    [
+        ("So it is 42.", 42, 1),
+        ("So it is 42, or 43", 42, 1),
+        (r"\boxed{42}", 42, 1),
+        ("So it is 142.", 42, 0),
+        ("So it is 4.42", 42, 0),
+        ("So it is 42.5", 42, 0),
+        ("So it is -42", 42, 0),
+        ("First 142, then 42", 42, 1),
+        ("blueish", "blue", 0),
+        ("It is 4", 4, 0),
+        ("42 " + "x" * 5000, 42, 0),
+        ("It is so.", "", 0),
+        ("", "42", 0),
+    ],
+)
+def test_an_answer_contains_the_expected_one_as_whole_words(answer: str, expected: Any, contains: int) -> None:
+    """A reward of 0 beside the right answer names a verifier that is too strict; parts of other numbers do not."""
+    row = build_table_row(record(0, 0, 0.0, answer=answer, expected_answer=expected), 0)
+
+    assert row.has_expected == contains

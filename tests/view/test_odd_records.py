@@ -79,6 +79,26 @@ def test_masked_rewards_enter_no_mean(index_of: Callable[..., RunDatabase]) -> N
     assert finding["share"] == 0.5
 
 
+def test_right_answers_without_a_reward_are_a_finding(index_of: Callable[..., RunDatabase]) -> None:
+    """Whether the verifier is wrong is the first question about a low score; the link leads to the answers to read."""
+    run = index_of(
+        record(41, 0, 0.0, answer="It is 42.", extracted_answer=""),
+        record(41, 1, 0.0, answer="It is 43."),
+        record(41, 2, 1.0, answer="It is 42."),
+        {"_ng_task_index": 9, "_ng_failure_class": "limit", "_ng_failure": {"kind": "limit", "which": "tokens"}},
+    )
+    client = TestClient(view_app([run]), base_url="http://127.0.0.1:8000")
+
+    summary = client.get("/api/runs/0").json()
+
+    finding = next(one for one in summary["health"] if "contain the expected answer" in one["title"])
+    rows = client.get("/api/runs/0/rollouts", params={"where": finding["where"]}).json()["rows"]
+    assert [(row["task"], row["rollout"]) for row in rows] == [(41, 0)]
+    assert finding["title"].startswith("1 rollout with reward 0 or less")
+    assert "1 rollout stopped at the token limit" in [one["title"] for one in summary["health"]]
+    assert ("Verifier wrong?", 1) in [(one["title"], one["count"]) for one in summary["saved_filters"]]
+
+
 def test_quantiles_are_those_of_the_sorted_values(index_of: Callable[..., RunDatabase]) -> None:
     """A share of one sort each: the middle and the tail, also of one value."""
     many = index_of(*(record(task, _ng_seconds=float((task * 7) % 40)) for task in range(40)))

@@ -137,18 +137,14 @@
       if (page) setTitle(page.title(props), name === "runs" ? null : run);
     });
     useEffect(() => scrollTo(0, 0), [name, route.run, route.page === "rollout" ? route.parts.join("/") : ""]);
-    const other = runs?.find((/** @type {any} */ each) => each.number !== route.run);
+    const compareAddress = gymView.compareAddressOf(props.runs, route.run);
     useKeys("Everywhere", [
       ["Ctrl+k", "Go to task, run, page", () => setDialog({ name: "palette" })],
       ["?", "This list", () => setDialog({ name: "keys" })],
       ["g o", "Overview", () => router.go(router.address(route.run))],
       ["g r", "Rollouts", () => router.go(router.address(route.run, "rollouts"))],
       ["g t", "Tasks", () => router.go(router.address(route.run, "tasks"))],
-      [
-        "g c",
-        "Compare",
-        other ? () => router.go(router.compareAddress([route.run, other.number].sort((a, b) => a - b))) : null,
-      ],
+      ["g c", "Compare", compareAddress ? () => router.go(compareAddress) : null],
       ["c", "Copy a link to this view", () => gymView.copyLink()],
       [
         "Escape",

@@ -187,11 +187,13 @@
     return html`<${Chart} draw=${draw} hasLinks label="Median and 95th percentile of the time in each phase" table=${{ head: ["Phase", "Mean", "Median", "p95", "Longest", "Share"], rows }} />`;
   }
 
-  /** One line with an interval and a point: rows of a table share the scale from `from` to `to`. */
-  function Forest({ value, low, high, from = 0, to = 1, zero = false, width = 150 }) {
+  /** @type {Record<string, string>} */
+  const VERDICT_FILLS = { better: "fill-up", worse: "fill-down" };
+  /** One line with an interval and a point, in the colour of its verdict: rows of a table share the scale from `from` to `to`. */
+  function Forest({ value, low, high, from = 0, to = 1, zero = false, width = 150, verdict = "" }) {
     const x = scale(from, to, 4, width - 4),
       clamp = (/** @type {number} */ each) => Math.max(0, Math.min(width, x(each)));
-    const color = !zero ? "fill-text" : low > 0 ? "fill-up" : high < 0 ? "fill-down" : "fill-same";
+    const color = zero ? (VERDICT_FILLS[verdict] ?? "fill-same") : "fill-text";
     return html`<svg class="chart forest" viewBox=${`0 0 ${width} 22`} width=${width} height="22" aria-hidden="true">${zero ? html`<line class="ax" x1=${x(0)} x2=${x(0)} y1="0" y2="22" />` : html`<line class="gl" x1="4" x2=${width - 4} y1="11" y2="11" />`}
       ${low === null || low === undefined ? null : html`<line class="whisker strong" x1=${clamp(low)} x2=${clamp(high)} y1="11" y2="11" />`}<circle class=${color} cx=${clamp(value)} cy="11" r="4" /></svg>`;
   }
@@ -222,7 +224,7 @@
         <text class="axislabel" x=${(left + right) / 2} y=${height - 2} text-anchor="middle">${xLabel}</text><text class="axislabel" transform=${`translate(10 ${(top + bottom) / 2}) rotate(-90)`} text-anchor="middle">${yLabel}</text>`;
     };
     const rows = points.map((/** @type {any} */ point) => [format.number(point.x), format.number(point.y), point.n]);
-    return html`<${Chart} draw=${draw} height=${(/** @type {number} */ width) => Math.min(360, Math.max(260, width * 0.78))} label=${label} table=${{ head: [xLabel, yLabel, "Tasks"], rows }} />`;
+    return html`<${Chart} draw=${draw} hasLinks=${points.some((/** @type {any} */ point) => point.href)} height=${(/** @type {number} */ width) => (width > 640 ? 360 : Math.max(260, width * 0.92))} label=${label} table=${{ head: [xLabel, yLabel, "Tasks"], rows }} />`;
   }
 
   /** A mean that settles while a run goes on, with its interval. */

@@ -3,6 +3,7 @@
 (() => {
   const { html, format, ui, Icon, useState, useMemo } = gymView;
   const MOST_TOKENS = 2000;
+  const MOST_WORDS = 3;
   const MOST_LINES = 4000;
   const MOST_CELLS = 4_000_000;
   const CONTEXT_LINES = 3;
@@ -55,10 +56,13 @@
     return joined;
   }
 
+  /** Sentences are compared by word: letters that two words have in common by chance say nothing. */
+  const isOfFewWords = (/** @type {string} */ text) => (text.match(/[\p{L}\p{N}_]+/gu) ?? []).length <= MOST_WORDS;
+
   /** Return both texts in parts that are marked as changed or not: by character for short ones, else by word. */
   function marks(/** @type {string} */ one, /** @type {string} */ two) {
     if (one === two) return [[{ text: one, changed: false }], [{ text: two, changed: false }]];
-    const isShort = one.length + two.length <= 80;
+    const isShort = one.length + two.length <= 80 && [one, two].every(isOfFewWords);
     const split = (/** @type {string} */ text) => (isShort ? [...text] : (text.match(/\w+|\s+|[^\w\s]/gu) ?? []));
     const [a, b] = [split(one), split(two)];
     if (a.length > MOST_TOKENS || b.length > MOST_TOKENS)

@@ -20,7 +20,8 @@
       .map((part) => decodeURIComponent(part));
     if (first === "compare") {
       const parts = rest.length ? rest : ["0,1"];
-      return { page: "compare", run: Number(parts[0].split(",")[0]) || 0, parts, query };
+      const [baseline, candidate = baseline] = parts[0].split(",");
+      return { page: "compare", run: Number(candidate) || 0, parts, query };
     }
     if (first !== "run") return { page: first === "runs" ? "runs" : "start", run: 0, parts: [], query };
     const [run, page = "overview", ...parts] = rest;

@@ -1,8 +1,10 @@
 "use strict";
 // Components that every page uses: outcome and reward, cards, buttons that copy, empty and error states.
 (() => {
-  const { html, Icon, format, router, useState, useEffect, useRef } = gymView;
+  const { html, Icon, format, router, useState, useEffect, useRef, useWidth } = gymView;
   const TOAST_MS = 1800;
+  const LABEL_CHARACTER = 6.6,
+    LABEL_MARGIN = 10;
 
   /** Return the step of the reward scale, 0 to 6; rewards outside 0 to 1 are scaled to the range of the run. */
   function rewardStep(/** @type {number} */ reward, /** @type {[number, number]} */ range = [0, 1]) {
@@ -83,10 +85,20 @@
   }
 
   /** The repeats of a task in one line: reward chips, and an icon for what was not scored. */
-  function RepeatStrip({ run, task, repeats, current = null, query = {}, range = undefined, more = 0 }) {
-    return html`<div class="strip">${repeats.map((/** @type {any} */ repeat) => {
+  function RepeatStrip({
+    run,
+    task,
+    repeats,
+    current = null,
+    query = {},
+    range = undefined,
+    more = 0,
+    label = `Repeats of task ${task}`,
+    addressOf = (/** @type {number} */ repeat) => router.rollout(run, task, repeat, query),
+  }) {
+    return html`<div class="strip" role="group" aria-label=${label}>${repeats.map((/** @type {any} */ repeat) => {
       const isScored = repeat.reward !== null && repeat.reward !== undefined;
-      return html`<a key=${repeat.rollout} href=${router.rollout(run, task, repeat.rollout, query)} class=${isScored ? `r${rewardStep(repeat.reward, range)}` : `oc-${repeat.outcome}`}
+      return html`<a key=${repeat.rollout} href=${addressOf(repeat.rollout)} class=${isScored ? `r${rewardStep(repeat.reward, range)}` : `oc-${repeat.outcome}`}
         aria-current=${repeat.rollout === current ? "true" : undefined} aria-label=${repeatTip(repeat)} data-tip=${repeatTip(repeat)}>${isScored ? format.number(repeat.reward, 2) : html`<${Icon} name=${repeat.outcome} small />`}</a>`;
     })}${more ? html`<span class="t3 more-repeats">and ${format.count(more)} more</span>` : null}</div>`;
   }
@@ -110,7 +122,7 @@
     return html`<div class="empty"><svg class="art" viewBox="0 0 96 64" fill="none" stroke="currentColor" stroke-width="2" aria-hidden="true"><path d=${ART[/** @type {keyof ART} */ (art)]} /></svg><h2>${title}</h2>${children}</div>`;
   }
 
-  function ErrorState({ error, retry = null }) {
+  function ErrorState({ error, retry = null, back = /** @type {any} */ (null) }) {
     const title =
       error.status === 404
         ? "Not found"
@@ -119,7 +131,7 @@
           : "This could not be loaded";
     return html`<div class="page"><section class="card fail" role="alert"><div class="row"><span class="sev e"><${Icon} name="failed" /></span><h1>${title}</h1></div>
       <p class="t2 gap-top">${error.message}</p>
-      <div class="row gap-top">${retry ? html`<button type="button" class="btn" onClick=${retry}>Try again</button>` : null}<a class="btn ghost" href="#/runs">All runs</a></div></section></div>`;
+      <div class="row gap-top">${retry ? html`<button type="button" class="btn" onClick=${retry}>Try again</button>` : null}${back ? html`<a class="btn" href=${back.href}>${back.label}</a>` : null}<a class="btn ghost" href="#/runs">All runs</a></div></section></div>`;
   }
 
   function Skeleton({ rows = 7 }) {
@@ -134,12 +146,11 @@
     useEffect(() => {
       if (!isOpen) return undefined;
       const close = (/** @type {Event} */ event) => {
-        if (
-          event instanceof KeyboardEvent
-            ? event.key === "Escape"
-            : !box.current?.contains(/** @type {Node} */ (event.target))
-        )
-          setOpen(false);
+        const isKey = event instanceof KeyboardEvent;
+        if (!box.current?.querySelector(".menu")) return; // closed already, the listener goes with the next frame
+        if (isKey ? event.key !== "Escape" : box.current?.contains(/** @type {Node} */ (event.target))) return;
+        if (isKey) event.preventDefault(); // it closes the menu and does not leave the page
+        setOpen(false);
       };
       addEventListener("pointerdown", close);
       addEventListener("keydown", close, true);
@@ -152,11 +163,17 @@
       ${isOpen ? html`<div class="menu">${children}</div>` : null}</div>`;
   }
 
+  /** Return a label if it has room in so many pixels of a bar, else nothing: half a word says less than none. */
+  const fitting = (/** @type {string} */ label, /** @type {number} */ pixels) =>
+    label.length * LABEL_CHARACTER + LABEL_MARGIN <= pixels ? label : "";
+
   /** A bar of phases, as long as their seconds. */
   function TimeBar({ phases, label, total = null }) {
+    const bar = useRef(null),
+      width = useWidth(bar);
     const sum = phases.reduce((/** @type {number} */ all, /** @type {any} */ phase) => all + phase.seconds, 0);
     if (!sum) return null;
-    return html`<span class="timebar" role="img" aria-label=${`${label}: ${phases.map((/** @type {any} */ phase) => `${phaseName(phase)} ${format.seconds(phase.seconds)}`).join(", ")}${total === null ? "" : `, in all ${format.seconds(total)}`}`}>${phases.map((/** @type {any} */ phase, /** @type {number} */ index) => html`<i key=${index} class=${`ph-${phase.phase === "seed_session" ? "seed" : phase.phase}`} style=${{ flexGrow: String(phase.seconds / sum) }} data-tip=${`${phaseName(phase)}: ${format.seconds(phase.seconds)}`}>${phase.seconds / sum > 0.09 ? (phase.turn ? `turn ${phase.turn}` : phaseName(phase)) : ""}</i>`)}</span>`;
+    return html`<span class="timebar" ref=${bar} role="img" aria-label=${`${label}: ${phases.map((/** @type {any} */ phase) => `${phaseName(phase)} ${format.seconds(phase.seconds)}`).join(", ")}${total === null ? "" : `, in all ${format.seconds(total)}`}`}>${phases.map((/** @type {any} */ phase, /** @type {number} */ index) => html`<i key=${index} class=${`ph-${phase.phase === "seed_session" ? "seed" : phase.phase}`} style=${{ flexGrow: String(phase.seconds / sum) }} data-tip=${`${phaseName(phase)}: ${format.seconds(phase.seconds)}`}>${fitting(phase.turn && phase.phase === "model" ? `turn ${phase.turn}` : phaseTitle(phase), (width * phase.seconds) / sum)}</i>`)}</span>`;
   }
   const PHASES = {
     all: "whole rollout",
@@ -167,8 +184,8 @@
     verify: "verify",
     agent: "agent",
   };
-  const phaseName = (/** @type {any} */ phase) =>
-    `${PHASES[/** @type {keyof PHASES} */ (phase.phase)] ?? phase.phase}${phase.turn ? `, turn ${phase.turn}` : ""}`;
+  const phaseTitle = (/** @type {any} */ phase) => PHASES[/** @type {keyof PHASES} */ (phase.phase)] ?? phase.phase;
+  const phaseName = (/** @type {any} */ phase) => `${phaseTitle(phase)}${phase.turn ? `, turn ${phase.turn}` : ""}`;
 
   gymView.ui = {
     Icon,
@@ -189,6 +206,7 @@
     toast,
     copyText,
     rewardStep,
+    fitting,
     phaseName,
   };
 })();

@@ -1,7 +1,7 @@
 "use strict";
 // Compare two or more runs: verdict, tasks of both, flips, conversations side by side, subsets, cost and speed.
 (() => {
-  const { html, api, charts, format, router, ui, useData, useEffect, useKeys, useMemo, useState } = gymView;
+  const { html, api, charts, format, router, ui, useData, useKeys, useMemo, useState } = gymView;
   const LETTERS = "ABCDEFGH",
     MOST_RUNS = 8,
     SHOWN_FLIPS = 12;
@@ -83,7 +83,7 @@
     return html`<section class="card say-card" aria-label="Verdict"><div class="grid g21"><div><p class="say">${result.sentence.replaceAll(" – ", "\u00a0–\u2060\u00a0").replaceAll("95 % CI ", "95\u00a0%\u00a0CI\u00a0")}</p>${result.details ? html`<p class="t2 gap-top">${result.details}</p>` : null}</div><${DifferenceLine} result=${result} /></div></section>`;
   }
 
-  function Tasks({ result, letters }) {
+  function Tasks({ result, letters, addressOf }) {
     const isUnit = result.points,
       low = Math.min(0, ...result.scatter.map((/** @type {any} */ each) => Math.min(each.a, each.b))),
       high = Math.max(1, ...result.scatter.map((/** @type {any} */ each) => Math.max(each.a, each.b)));
@@ -91,7 +91,8 @@
       x: each.a,
       y: each.b,
       n: each.count,
-      tip: `${letters[0]} ${format.number(each.a, 2)} → ${letters[1]} ${format.number(each.b, 2)}\n${format.plural(each.count, "task")}`,
+      href: addressOf(each.task),
+      tip: `${letters[0]} ${format.number(each.a, 2)} → ${letters[1]} ${format.number(each.b, 2)}\n${each.count === 1 ? `task ${each.task}` : `${format.count(each.count)} tasks, first task ${each.task}`}`,
     }));
     return html`<${ui.Card} title="Tasks" note="size = number of tasks">${marks.length ? html`<${charts.Scatter} points=${marks} xLabel=${`mean reward in ${letters[0]}`} yLabel=${`mean reward in ${letters[1]}`} corners=${letters.map((/** @type {string} */ letter) => `${letter} better`)} range=${isUnit ? [0, 1] : [low, high]} />` : html`<p class="t3">No task is scored in both runs.</p>`}<//>`;
   }
@@ -133,9 +134,9 @@
         .map((/** @type {any} */ event) => [event.role, event.text]),
     );
 
-  function Column({ letter, run, task, data, repeat, onRepeat, range, mode, scored }) {
+  function Column({ letter, run, task, data, repeat, addressOf, range, mode, scored }) {
     const repeats = data.repeats ?? [];
-    return html`<div><div class="colh"><${ui.RunTag} letter=${letter} /><label class="row"><span class="sr">Repeat of run ${letter}</span><select class="btn sm" value=${String(repeat)} onChange=${(/** @type {any} */ event) => onRepeat(Number(event.target.value))}>${repeats.map((/** @type {any} */ each) => html`<option key=${each.rollout} value=${String(each.rollout)} selected=${each.rollout === repeat}>repeat ${each.rollout}${each.reward === null ? `, ${each.outcome}` : `, ${format.number(each.reward, 2)}`}</option>`)}</select></label><${ui.RewardChip} reward=${data.facts.reward} range=${range} /><span class="grow"></span><a class="btn sm ghost" href=${router.rollout(run, task, repeat)}>Open</a></div>
+    return html`<div><div class="colh"><${ui.RunTag} letter=${letter} /><b class="nowrap">Repeat ${repeat}</b>${data.facts.outcome === "scored" ? html`<${ui.RewardChip} reward=${data.facts.reward} range=${range} />` : html`<${ui.OutcomeBadge} outcome=${data.facts.outcome} />`}<span class="grow"></span>${repeats.length > 1 ? html`<${ui.RepeatStrip} run=${run} task=${task} repeats=${repeats} current=${repeat} range=${range} label=${`Repeats of run ${letter}`} addressOf=${addressOf} />` : null}<a class="btn sm ghost" href=${router.rollout(run, task, repeat)}>Open</a></div>
       <div class="in">${mode === "everything" ? html`<${gymView.conversation.Conversation} events=${data.events} turns=${data.turns ?? []} compact />` : null}
         ${data.failure ? html`<p class="oc failed">${data.failure.cause}</p>` : null}${scored && data.verdict?.why ? html`<p class="t2 gap-top">${data.verdict.why}</p>` : null}${data.verdict?.extracted !== undefined ? html`<p class="t2 gap-top">Extracted <code>${gymView.diff.readable(data.verdict.extracted) || "nothing"}</code></p>` : null}</div></div>`;
   }
@@ -155,11 +156,9 @@
     return { repeat: first, data: await api.rollout({ run, task, repeat: first }, query, signal) };
   }
 
-  function SideBySide({ numbers, letters, task, question, range }) {
+  function SideBySide({ numbers, letters, task, question, range, repeats, addressOf }) {
     const [mode, setMode] = useState("differences"),
       [showsPrompt, setShowsPrompt] = useState(false);
-    const [repeats, setRepeats] = useState(/** @type {(number | null)[]} */ ([null, null]));
-    useEffect(() => setRepeats([null, null]), [task, ...numbers]);
     const { data, error, reload } = useData(
       (signal) =>
         Promise.all(
@@ -179,12 +178,10 @@
         .map((/** @type {any} */ event) => `${event.role}: ${event.text}`)
         .join("\n\n"),
     );
-    const onRepeat = (/** @type {number} */ place) => (/** @type {number} */ repeat) =>
-      setRepeats(data.map((side, index) => (index === place ? repeat : side.repeat)));
     return html`<section class="card" aria-label=${`Task ${task}, side by side`}><header class="sbs-head"><h2>Task ${task}, side by side</h2><span class="note ell">${question}</span><span class="grow"></span><${ui.Segments} label="What to show" options=${[["differences", "Differences"], ["everything", "Everything"]]} value=${mode} onChange=${setMode} /></header>
       <div class="samefold"><${ui.Icon} name=${isSamePrompt ? "check" : "warn"} small />${isSamePrompt ? "System and user messages are the same in both" : "The messages to the model differ"} <button type="button" class="btn sm ghost" aria-expanded=${String(showsPrompt)} onClick=${() => setShowsPrompt(!showsPrompt)}>${showsPrompt ? "Hide" : "Show"}</button></div>
       ${showsPrompt ? html`<div class="padded"><${gymView.diff.TextDiff} a=${prompts[0]} b=${prompts[1]} labels=${letters} /></div>` : null}
-      <div class="sbs">${data.map((side, place) => html`<${Column} key=${place} letter=${letters[place]} run=${numbers[place]} task=${task} data=${side.data} repeat=${side.repeat} onRepeat=${onRepeat(place)} range=${range} mode=${mode} scored />`)}</div>
+      <div class="sbs">${data.map((side, place) => html`<${Column} key=${place} letter=${letters[place]} run=${numbers[place]} task=${task} data=${side.data} repeat=${side.repeat} addressOf=${addressOf(place)} range=${range} mode=${mode} scored />`)}</div>
       ${mode === "differences" ? html`<div class="padded"><${gymView.diff.TextDiff} key=${`${task}-${data.map((side) => side.repeat).join("-")}`} a=${textOf(data[0].data)} b=${textOf(data[1].data)} labels=${letters} /></div>` : null}</section>`;
   }
 
@@ -204,7 +201,7 @@
       half = halfWidth(rows),
       isPoints = result.points;
     const edge = format.number(points(half, isPoints), isPoints ? 0 : 2);
-    return html`<${ui.Card} title="By agent and subset" note=${`${isPoints ? "points, " : ""}${letters[1]} − ${letters[0]}, 95 % interval, p corrected (Holm)`} flush><div class="scrollx" tabindex="0" role="group" aria-label="Table"><table class="tbl subsets-table"><thead><tr><th>Subset</th><th class="only-wide n">Tasks</th><th class="only-wide n">${letters[0]}</th><th class="only-wide n">${letters[1]}</th><th class="n">Change</th><th class="only-wide forest-head"><span>−${edge}</span><span>0</span><span>+${edge}</span></th><th class="only-wide n">p</th><th>Verdict</th></tr></thead><tbody>${rows.map((row, index) => html`<tr key=${index} class=${index ? "" : "total"}><td>${row.name && row.name !== "agent" ? `${row.name}: ` : ""}<span class=${row.name === "agent" ? "mono small-mono" : ""}>${row.value}</span></td><td class="only-wide n t2">${format.count(row.tasks)}</td><td class="only-wide n">${format.number(row.means[0])}</td><td class="only-wide n">${format.number(row.means[1])}</td><td class="n"><${ui.Delta} value=${points(row.mean_difference, isPoints)} digits=${isPoints ? 1 : 3} /></td><td class="only-wide"><${charts.Forest} value=${row.mean_difference} low=${row.interval_95?.[0]} high=${row.interval_95?.[1]} from=${-half} to=${half} zero width=${130} /></td><td class="only-wide n t2">${formatP(row.p_corrected)}</td><td class=${row.verdict === "no clear change" ? "t3" : ""}>${VERDICTS[/** @type {keyof VERDICTS} */ (row.verdict)]}</td></tr>`)}</tbody></table></div><//>`;
+    return html`<${ui.Card} title="By agent and subset" note=${`${isPoints ? "points, " : ""}${letters[1]} − ${letters[0]}, 95 % interval, p corrected (Holm)`} flush><div class="scrollx" tabindex="0" role="group" aria-label="Table"><table class="tbl subsets-table"><thead><tr><th>Subset</th><th class="only-wide n">Tasks</th><th class="only-wide n">${letters[0]}</th><th class="only-wide n">${letters[1]}</th><th class="n">Change</th><th class="only-wide forest-head"><span>−${edge}</span><span>0</span><span>+${edge}</span></th><th class="only-wide n">p</th><th>Verdict</th></tr></thead><tbody>${rows.map((row, index) => html`<tr key=${index} class=${index ? "" : "total"}><td>${row.name && row.name !== "agent" ? `${row.name}: ` : ""}<span class=${row.name === "agent" ? "mono small-mono" : ""}>${row.value}</span></td><td class="only-wide n t2">${format.count(row.tasks)}</td><td class="only-wide n">${format.number(row.means[0])}</td><td class="only-wide n">${format.number(row.means[1])}</td><td class="n"><${ui.Delta} value=${points(row.mean_difference, isPoints)} digits=${isPoints ? 1 : 3} /></td><td class="only-wide"><${charts.Forest} value=${row.mean_difference} low=${row.interval_95?.[0]} high=${row.interval_95?.[1]} from=${-half} to=${half} zero verdict=${row.verdict} width=${130} /></td><td class="only-wide n t2">${formatP(row.p_corrected)}</td><td class=${row.verdict === "no clear change" ? "t3" : ""}>${VERDICTS[/** @type {keyof VERDICTS} */ (row.verdict)]}</td></tr>`)}</tbody></table></div><//>`;
   }
 
   /** A change that is shown as 0 has no sign. */
@@ -233,7 +230,11 @@
       rows = flipRows(result, direction);
     const fallback = (result.flip_rows ?? [])[0] ?? result.rows[0],
       task = query.task === undefined ? (fallback?.task ?? null) : Number(query.task);
-    const set = (/** @type {any} */ next) => router.replace(router.compareAddress(all, { ...query, ...next }));
+    const { first, second, ...withoutRepeats } = query; // another task begins at its first repeats
+    const addressWith = (/** @type {any} */ next) => router.compareAddress(all, { ...withoutRepeats, ...next });
+    const set = (/** @type {any} */ next) => router.replace(addressWith(next));
+    const repeatAddress = (/** @type {number} */ place) => (/** @type {number} */ repeat) =>
+      router.compareAddress(all, { ...query, task, [place ? "second" : "first"]: String(repeat) });
     const move = (/** @type {number} */ step) => () => {
       const place = rows.findIndex((/** @type {any} */ row) => row.task === task),
         next = rows[Math.max(0, Math.min(rows.length - 1, place + step))];
@@ -246,8 +247,8 @@
         "",
       [result, task],
     );
-    return html`<div class="grid g12"><${Tasks} result=${result} letters=${letters} /><${Flips} result=${result} letters=${letters} selected=${task} onSelect=${(/** @type {number} */ each) => set({ task: each })} direction=${direction} onDirection=${(/** @type {string} */ each) => set({ flips: each === "all" ? "" : each })} range=${range} /></div>
-      ${task === null || Number.isNaN(task) ? null : html`<${SideBySide} numbers=${numbers} letters=${letters} task=${task} question=${question} range=${range} />`}
+    return html`<div class="grid g12"><${Tasks} result=${result} letters=${letters} addressOf=${(/** @type {number} */ each) => addressWith({ task: each })} /><${Flips} result=${result} letters=${letters} selected=${task} onSelect=${(/** @type {number} */ each) => set({ task: each })} direction=${direction} onDirection=${(/** @type {string} */ each) => set({ flips: each === "all" ? "" : each })} range=${range} /></div>
+      ${task === null || Number.isNaN(task) ? null : html`<${SideBySide} numbers=${numbers} letters=${letters} task=${task} question=${question} range=${range} repeats=${[first, second].map((repeat) => (repeat === undefined ? null : Number(repeat)))} addressOf=${repeatAddress} />`}
       <div class="grid g21"><${Subsets} result=${result} letters=${letters} /><${Costs} result=${result} letters=${letters} /></div>`;
   }
 
@@ -268,9 +269,9 @@
     const half = halfWidth(result.runs);
     const edge = format.number(points(half, isPoints), isPoints ? 0 : 2);
     return html`<section class="card" aria-label="Verdict"><div class="padded"><p class="say">${result.sentence}</p><p class="t2 gap-top">Each run against A, paired by task; p values are corrected for ${format.plural(result.runs.length - 1, "comparison")} (Holm).</p></div>
-      <div class="scrollx" tabindex="0" role="group" aria-label="Table"><table class="tbl"><thead><tr><th>Run</th>${hasModel ? html`<th class="only-wide">Model</th>` : null}<th class="n">Mean</th><th class="n">Against A</th><th class="only-wide forest-head wide"><span>−${edge}</span><span>0</span><span>+${edge}</span></th><th class="only-wide n">p</th><th class="only-wide">Flips</th><th>Verdict</th>${hasCost ? html`<th class="only-wide n">Cost</th>` : null}</tr></thead><tbody>${result.runs.map(
+      <div class="scrollx" tabindex="0" role="group" aria-label="Table"><table class="tbl runs-compared"><thead><tr><th>Run</th>${hasModel ? html`<th class="only-wide">Model</th>` : null}<th class="n">Mean</th><th class="n">Against A</th><th class="only-wide forest-head wide"><span>−${edge}</span><span>0</span><span>+${edge}</span></th><th class="only-wide n">p</th><th class="only-wide">Flips</th><th>Verdict</th>${hasCost ? html`<th class="only-wide n">Cost</th>` : null}</tr></thead><tbody>${result.runs.map(
         (/** @type {any} */ row, /** @type {number} */ place) =>
-          html`<tr key=${row.number} class=${place === chosen ? "selected" : ""}><td><span class="row"><${ui.RunTag} letter=${LETTERS[place]} />${place ? html`<a class="plain-link" aria-current=${place === chosen ? "true" : undefined} data-tip="Show its tasks below" href=${router.compareAddress(numbers, { with: row.number })}>${row.title ?? row.name}</a>` : (row.title ?? row.name)}</span></td>${hasModel ? html`<td class="only-wide mono t2 small-mono">${row.model}</td>` : null}<td class="n">${row.mean === null ? "–" : html`<${ui.RewardChip} reward=${row.mean} digits=${3} cell />`}</td><td class="n">${place ? html`<${ui.Delta} value=${points(row.mean_difference, isPoints)} digits=${isPoints ? 1 : 3} />` : html`<span class="t3">baseline</span>`}</td><td class="only-wide">${place && row.mean_difference !== null ? html`<${charts.Forest} value=${row.mean_difference} low=${row.interval_95?.[0]} high=${row.interval_95?.[1]} from=${-half} to=${half} zero width=${240} />` : null}</td><td class="only-wide n t2">${place ? formatP(row.p_corrected) : ""}</td><td class="only-wide t2 num">${place ? `▲ ${row.flips.up}  ▼ ${row.flips.down}` : ""}</td><td class="verdict-cell">${
+          html`<tr key=${row.number} class=${place === chosen ? "selected" : ""}><td><span class="row"><${ui.RunTag} letter=${LETTERS[place]} />${place ? html`<a class="plain-link" aria-current=${place === chosen ? "true" : undefined} data-tip="Show its tasks below" href=${router.compareAddress(numbers, { with: row.number })}>${row.title ?? row.name}</a>` : (row.title ?? row.name)}</span></td>${hasModel ? html`<td class="only-wide mono t2 small-mono">${row.model}</td>` : null}<td class="n">${row.mean === null ? "–" : html`<${ui.RewardChip} reward=${row.mean} digits=${3} cell />`}</td><td class="n">${place ? html`<${ui.Delta} value=${points(row.mean_difference, isPoints)} digits=${isPoints ? 1 : 3} />` : html`<span class="t3">baseline</span>`}</td><td class="only-wide">${place && row.mean_difference !== null ? html`<${charts.Forest} value=${row.mean_difference} low=${row.interval_95?.[0]} high=${row.interval_95?.[1]} from=${-half} to=${half} zero verdict=${row.verdict} width=${240} />` : null}</td><td class="only-wide n t2">${place ? formatP(row.p_corrected) : ""}</td><td class="only-wide t2 num">${place ? `▲ ${row.flips.up}  ▼ ${row.flips.down}` : ""}</td><td class="verdict-cell">${
             !place
               ? ""
               : row.comparable

@@ -1,10 +1,8 @@
 "use strict";
 // A run in progress: planned, running, done, rate, time left, what the oldest rollouts wait for, rewards so far.
 (() => {
-  const { html, Icon, api, format, router, ui, charts, useState, useEffect, useData } = gymView;
+  const { html, Icon, api, format, router, ui, charts, useState, useEffect, useRef, useData, useWidth } = gymView;
   const UPDATE_MS = 2000;
-  /** A part of the bar of phases that is smaller has no room for its name. */
-  const SMALLEST_LABELLED = 0.09;
   const OUTCOMES = ["scored", "limit", "failed", "cancelled"];
 
   function useTicks(/** @type {boolean} */ isOn) {
@@ -96,11 +94,19 @@
     return phase === "agent" ? call : phase === "tools" && path ? path.split("/").at(-1) : server;
   }
 
+  /** How many of the running rollouts are in each phase. */
+  function PhaseBar({ phases, running }) {
+    const bar = useRef(null),
+      width = useWidth(bar);
+    return html`<div class="byphase"><h3>All ${format.count(running)}, by phase</h3><span class="timebar" ref=${bar} role="img" aria-label=${phases.map((/** @type {any} */ { phase, count }) => `${count} in ${phase}`).join(", ")}>${phases.map((/** @type {any} */ { phase, count }) => html`<i key=${phase} class=${`ph-${phase}`} style=${{ flexGrow: String(count) }} data-tip=${`${format.plural(count, "rollout")} in ${phase}`}>${ui.fitting(`${phase} ${count}`, (width * count) / running)}</i>`)}</span></div>`;
+  }
+
   function Oldest({ live }) {
-    const hasReasons = live.oldest.some((/** @type {any} */ each) => each.reason);
-    const phases = Object.entries(live.phases ?? {}).map(([phase, count]) => ({ phase, seconds: Number(count) }));
-    return html`<${ui.Card} title="What the oldest rollouts wait for" note=${live.running === undefined ? "" : `${format.count(live.running)} running`} flush><div class="scrollx gap-top-small" tabindex="0" role="region" aria-label="Oldest rollouts"><table class="tbl"><thead><tr><th>Rollout</th><th class="only-wide">Agent</th><th class="only-wide">Phase</th><th>Waits for</th><th class="n">For</th>${hasReasons ? html`<th>State</th>` : null}</tr></thead><tbody>${live.oldest.map((/** @type {any} */ each, /** @type {number} */ index) => html`<tr key=${`${each.task}:${each.rollout}`}><td class="mono small-mono">${each.task}:${each.rollout}</td><td class="only-wide mono small-mono">${each.agent ?? ""}</td><td class="only-wide">${each.phase ?? ""}</td><td class="mono small-mono" data-tip=${each.waits_for || undefined}>${shortCall(each)}</td><td class=${`n ${index === 0 ? "strong" : ""}`}>${format.duration(each.seconds)}</td>${hasReasons ? html`<td class=${`wait-reason ${isRejected(each.reason) ? "rejected" : "t2"}`}>${each.reason ?? "running"}</td>` : null}</tr>`)}</tbody></table></div>
-      ${phases.length ? html`<div class="byphase"><h3>All ${format.count(live.running)}, by phase</h3><span class="timebar" role="img" aria-label=${phases.map(({ phase, seconds }) => `${seconds} in ${phase}`).join(", ")}>${phases.map(({ phase, seconds }) => html`<i key=${phase} class=${`ph-${phase}`} style=${{ flexGrow: String(seconds) }} data-tip=${`${format.plural(seconds, "rollout")} in ${phase}`}>${seconds / live.running > SMALLEST_LABELLED ? `${phase} ${seconds}` : ""}</i>`)}</span></div>` : null}<//>`;
+    const isPhone = gymView.table.usePhone(),
+      hasReasons = !isPhone && live.oldest.some((/** @type {any} */ each) => each.reason);
+    const phases = Object.entries(live.phases ?? {}).map(([phase, count]) => ({ phase, count: Number(count) }));
+    return html`<${ui.Card} title="What the oldest rollouts wait for" note=${live.running === undefined ? "" : `${format.count(live.running)} running`} flush><div class="scrollx gap-top-small" tabindex="0" role="region" aria-label="Oldest rollouts"><table class="tbl"><thead><tr><th>Rollout</th><th class="only-wide">Agent</th><th class="only-wide">Phase</th><th>Waits for</th><th class="n">For</th>${hasReasons ? html`<th>State</th>` : null}</tr></thead><tbody>${live.oldest.map((/** @type {any} */ each, /** @type {number} */ index) => html`<tr key=${`${each.task}:${each.rollout}`}><td class="mono small-mono">${each.task}:${each.rollout}</td><td class="only-wide mono small-mono">${each.agent ?? ""}</td><td class="only-wide">${each.phase ?? ""}</td><td class="mono small-mono" data-tip=${each.waits_for || undefined}>${shortCall(each)}${isPhone && each.reason ? html`<div class=${`wait-reason ${isRejected(each.reason) ? "rejected" : "t2"}`}>${each.reason}</div>` : null}</td><td class=${`n ${index === 0 ? "strong" : ""}`}>${format.duration(each.seconds)}</td>${hasReasons ? html`<td class=${`wait-reason ${isRejected(each.reason) ? "rejected" : "t2"}`}>${each.reason ?? "running"}</td>` : null}</tr>`)}</tbody></table></div>
+      ${phases.length ? html`<${PhaseBar} phases=${phases} running=${live.running} />` : null}<//>`;
   }
 
   function Latest({ live, run, range, hasTitle }) {
@@ -125,7 +131,7 @@
     const isRunning = live.state === "running",
       hasMinutes = live.minutes?.length > 0,
       hasLatest = live.latest?.length > 0;
-    return html`<div class="page stack"><section class="card" aria-label="Progress"><div class="runhead"><div class="grow"><div class="row"><h1>${run.title ?? run.name}</h1>${isRunning ? html`<span class="pill live"><i></i>running</span>` : html`<span class="pill">${live.state}</span>`}</div><div class="sub"><span class="mono small-mono">${run.model ?? ""}</span>${run.environment ? html`<span><span class="t3">·  </span>${run.environment}</span>` : null}${live.started_at ? html`<span><span class="t3">·  </span>started ${format.date(live.started_at)}, ${format.duration(live.seconds)} ${isRunning ? "ago" : "in all"}</span>` : null}</div></div>
+    return html`<div class="page stack"><section class="card" aria-label="Progress"><div class="runhead"><div class="grow"><div class="row"><h1>${run.title ?? run.name}</h1>${isRunning ? html`<span class="pill live"><i></i>running</span>` : html`<span class="pill">${live.state}</span>`}</div><div class="sub"><span class="mono small-mono">${run.model ?? ""}</span>${run.environment ? html`<span><span class="t3 dot">·</span>${run.environment}</span>` : null}${live.started_at ? html`<span><span class="t3 dot">·</span>started ${format.date(live.started_at)}, ${format.duration(live.seconds)} ${isRunning ? "ago" : "in all"}</span>` : null}</div></div>
         <div class="row only-wide">${isRunning ? html`<button type="button" class="btn" aria-pressed=${String(isPaused)} onClick=${() => setPaused(!isPaused)}>${isPaused ? "Continue updates" : "Pause updates"}</button>` : html`<a class="btn" href=${router.address(route.run)}>Overview</a>`}</div></div>
         <${Progress} live=${live} run=${route.run} /><${Figures} live=${live} /></section>
       ${live.rejections?.length ? html`<${Rejections} live=${live} />` : null}

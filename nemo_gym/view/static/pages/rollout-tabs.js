@@ -3,6 +3,15 @@
 (() => {
   const { html, h, api, format, ui, markdown, renderers, useData } = gymView;
   const SHOWN_JSON = 200_000;
+  /** An array of numbers over many lines; in JSON, a line break is never inside a text. */
+  const NUMBERS = /\[\n\s+(-?[\d.eE+-]+(?:,\n\s+-?[\d.eE+-]+)*)\n\s*\]/g;
+
+  /** Return a value as indented JSON with each array of numbers (token ids, probabilities) in one line. */
+  const readableJson = (/** @type {any} */ value) =>
+    JSON.stringify(value, null, 2).replace(
+      NUMBERS,
+      (_, /** @type {string} */ numbers) => `[${numbers.replace(/,\n\s+/g, ", ")}]`,
+    );
 
   function Parameters({ parameters }) {
     return html`<div class="scrollx" tabindex="0" role="region" aria-label="Parameters"><table class="tbl boxed"><thead><tr><th>Parameter</th><th>Type</th><th>Required</th><th>Description</th></tr></thead><tbody>${parameters.map((/** @type {any} */ parameter) => html`<tr key=${parameter.name}><td class="mono">${parameter.name}</td><td class="mono t2">${format.stored(parameter.type)}</td><td>${parameter.required ? "yes" : `no${parameter.default === undefined || parameter.default === null ? "" : `, ${format.stored(parameter.default)}`}`}</td><td class="wrapcell">${parameter.description ?? ""}</td></tr>`)}</tbody></table></div>`;
@@ -31,7 +40,7 @@
     const { data, error } = useData(() => api.raw(id, { attempt }), [id.run, id.task, id.repeat, attempt]);
     if (error) return html`<${ui.Empty} title="No record is shown"><p>${error.message}</p><//>`;
     if (!data) return html`<${ui.Skeleton} rows=${6} />`;
-    const text = JSON.stringify(data, null, 2);
+    const text = readableJson(data);
     return html`<div class="box" id="raw-text"><div class="call"><span class="t3 note">${format.count(text.length)} characters</span><span class="grow"></span><${ui.CopyButton} text=${() => text} label="Copy" /></div>${h(markdown.Code, { code: text.length > SHOWN_JSON ? `${text.slice(0, SHOWN_JSON)}\n… cut; Copy has all of it` : text, language: "json", wrap: true, label: "Raw JSON" })}</div>`;
   }
 

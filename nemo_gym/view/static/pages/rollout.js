@@ -115,6 +115,32 @@
 
   const turnElements = () => /** @type {HTMLElement[]} */ ([...document.querySelectorAll(".convo [data-turn]")]);
 
+  /** The turn whose beginning was scrolled past last. */
+  function useTurnInView(/** @type {number} */ first, /** @type {any} */ data) {
+    const [current, setCurrent] = useState(first);
+    useEffect(() => {
+      let frame = 0;
+      const look = () => {
+        frame = 0;
+        const turns = turnElements(),
+          isAtEnd = scrollY > 0 && scrollY + innerHeight >= document.documentElement.scrollHeight - 2;
+        const passed = turns.filter((each) => isAtEnd || each.getBoundingClientRect().top <= STICKY + 8);
+        const turn = Number((passed.at(-1) ?? turns[0])?.dataset.turn ?? 0);
+        if (turn) setCurrent(turn);
+      };
+      const onScroll = () => {
+        frame ||= requestAnimationFrame(look);
+      };
+      onScroll();
+      addEventListener("scroll", onScroll, { passive: true });
+      return () => {
+        cancelAnimationFrame(frame);
+        removeEventListener("scroll", onScroll);
+      };
+    }, [data]);
+    return current;
+  }
+
   function stepTurn(/** @type {number} */ by) {
     const turns = turnElements(),
       tops = turns.map((element) => element.getBoundingClientRect().top - STICKY);
@@ -127,12 +153,11 @@
       { unfolded, setUnfolded, rendered, setRendered } = state;
     const turns = data.turns ?? [],
       hasOutline = turns.length >= OUTLINE_FROM || data.total >= OUTLINE_FROM;
-    const [current, setCurrent] = useState(Number(route.query.turn ?? 0));
+    const current = useTurnInView(Number(route.query.turn ?? 0), data);
     const attempt = route.query.attempt ?? "";
     const fetchMore = async (/** @type {any} */ event, /** @type {number} */ from) =>
       (await api.text(id, event.number, { start: from, attempt })).text;
     const goTurn = (/** @type {any} */ turn) => {
-      setCurrent(turn.turn);
       if (turn.event >= start && turn.event < start + EVENTS) {
         router.replace(router.address(route.run, "rollout", route.parts, { ...route.query, turn: turn.turn }));
         scrollToElement(document.getElementById(`turn-${turn.turn}`));
@@ -223,7 +248,7 @@
 
   function Dock({ data, links }) {
     const { facts } = data;
-    return html`<div class="dock only-phone"><${ui.RewardChip} reward=${facts.reward} range=${links.range} /><span class="ell grow strong">${gymView.verdictHeadline(gymView.verdictOf(data), facts)}</span><button type="button" class="btn sm" onClick=${() => document.querySelector(".verdict")?.scrollIntoView()}>Verdict</button><${Step} label="Previous rollout" icon="left" target=${links.previous} /><${Step} label="Next rollout" icon="right" target=${links.next} /></div>`;
+    return html`<div class="dock only-phone">${facts.reward === null || facts.reward === undefined ? html`<span class=${`oc ${facts.outcome}`}><${Icon} name=${facts.outcome} /></span>` : html`<${ui.RewardChip} reward=${facts.reward} range=${links.range} />`}<span class="ell grow strong">${gymView.verdictHeadline(gymView.verdictOf(data), facts)}</span><button type="button" class="btn sm" onClick=${() => document.querySelector(".verdict")?.scrollIntoView()}>Verdict</button><${Step} label="Previous rollout" icon="left" target=${links.previous} /><${Step} label="Next rollout" icon="right" target=${links.next} /></div>`;
   }
 
   function RolloutPage({ route, summary }) {
@@ -285,7 +310,7 @@
         });
     }, [unfolded]);
     if (error && !isCurrent)
-      return html`<${ui.ErrorState} error=${error.status === 404 ? new gymView.ApiError(`This run has no task ${route.parts[0]}, repeat ${route.parts[1]}.`, 404) : error} retry=${reload} />`;
+      return html`<${ui.ErrorState} error=${error.status === 404 ? new gymView.ApiError(`This run has no task ${route.parts[0]}, repeat ${route.parts[1]}.`, 404) : error} retry=${error.status === 404 ? null : reload} back=${{ href: router.address(route.run, "rollouts"), label: "Rollouts of this run" }} />`;
     if (!isCurrent) return html`<${ui.Skeleton} rows=${5} />`;
     const attempt = query.attempt ?? "",
       shared = { id, attempt };

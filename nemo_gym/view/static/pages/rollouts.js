@@ -61,8 +61,9 @@
       : null;
   }
 
-  function StatusLine({ visible, total, of, isFiltered, seconds, words }) {
+  function StatusLine({ visible, isLoaded, total, of, isFiltered, seconds, words }) {
     const [first, last] = visible;
+    if (!isLoaded) return html`<div class="status" id="range" role="status"><span class="t3">loading</span></div>`;
     if (!total)
       return html`<div class="status" id="range" role="status"><span>0 of ${format.count(of)} rollouts match</span></div>`;
     return html`<div class="status" role="status"><span id="range"><b>${format.count(first + 1)} – ${format.count(Math.max(last, first + 1))}</b> of ${format.count(total)}</span><span class="pos" aria-hidden="true"><i style=${{ left: `${Math.min(96, (100 * first) / total)}%`, width: `${Math.max(3, (100 * (last - first)) / total)}%` }}></i></span>
@@ -236,6 +237,11 @@
       ["End", "Last row", () => total && select(total - 1)],
       ["Space", "Open or close the preview", () => setOpen(!isOpen)],
       ["Enter", "Open the rollout", () => open(index)],
+      [
+        "Escape",
+        "Close the preview, then the overview",
+        () => (isOpen && row && !isPhone ? setOpen(false) : router.go(router.address(run))),
+      ],
       ["[", "Narrower preview", () => setWidth(-1)],
       ["]", "Wider preview", () => setWidth(1)],
       ["f", "Next failed", nextFailed],
@@ -291,7 +297,7 @@
         ${isOpen && row && !isPhone ? html`<${gymView.Preview} run=${run} row=${row} range=${range} query=${selection} onStep=${step} onClose=${() => setOpen(false)} href=${gymView.rowHref(run, row, query)} />` : null}
         ${rows.answer && rows.isFresh && total === 0 ? html`<div class="overtable"><${toolbar.NoResult} run=${run} query=${query} onApply=${onApply} /></div>` : null}
         <${NewRows} count=${fresh} onShow=${() => setVersion(version + 1)} /></div>
-      <${StatusLine} visible=${visible} total=${total} of=${of} isFiltered=${isFiltered} seconds=${rows.answer?.seconds} words=${query.words} /></div>`;
+      <${StatusLine} isLoaded=${Boolean(rows.answer)} visible=${visible} total=${total} of=${of} isFiltered=${isFiltered} seconds=${rows.answer?.seconds} words=${query.words} /></div>`;
   }
 
   gymView.pages.rollouts = {

@@ -35,7 +35,13 @@
       ${components.map((/** @type {any} */ { name, value, weight }) => html`<span class="mono small-mono ell" data-tip=${name} key=${name}>${name}</span><span class="tr">${value >= range[0] && value <= range[1] ? html`<i class=${`r${ui.rewardStep(value, range)}`} style=${{ width: `${Math.max(3, (100 * (value - range[0])) / (range[1] - range[0] || 1))}%` }}></i>` : null}</span><span class="right">${format.number(value, Number.isInteger(value) && Math.abs(value) > 1 ? 0 : 2)}</span>${hasWeights ? html`<span class="t3 right">${weight === undefined ? "" : `× ${Number(weight.toFixed(3))}`}</span>` : null}`)}</div></section>`;
   }
 
-  function Answer({ verdict, route, isScored }) {
+  /** The turn of an item of the conversation, in words. */
+  function turnOf(/** @type {any[]} */ turns, /** @type {number} */ event) {
+    const turn = turns.findLast((each) => each.event <= event);
+    return turn ? `turn ${turn.turn}` : "the conversation";
+  }
+
+  function Answer({ verdict, route, isScored, turns }) {
     const has = (/** @type {any} */ value) => value !== undefined && value !== null && value !== "";
     if (!has(verdict.extracted) && !has(verdict.expected)) return null;
     if (!isScored && !has(verdict.extracted))
@@ -51,7 +57,7 @@
                   ) => {
                     event.preventDefault();
                     gymView.showEvent?.(verdict.extracted_event);
-                  }}>the conversation</a>`
+                  }}>${turnOf(turns, verdict.extracted_event)}</a>`
                 : ""
             }${verdict.rule || verdict.extracted_event !== undefined ? ". " : ""}${others.length ? html`${others.length === 1 ? "Repeat " : "Repeats "}${others.map((/** @type {number} */ repeat, /** @type {number} */ index) => html`${index ? ", " : ""}<a key=${repeat} href=${router.rollout(route.run, Number(route.parts[0]), repeat, route.query)}>${repeat}</a>`)} gave the same answer.` : ""}</p>`
           : null
@@ -78,8 +84,8 @@
     return html`<section><h3>Limits</h3><div class="bars">${limits.map(
       (/** @type {any} */ { name, used, limit, unit }) => {
         const show = (/** @type {number} */ value) =>
-          unit === "seconds" ? format.number(value, value < 100 ? 1 : 0) : format.count(value);
-        return html`<span class="t2" key=${name}>${name}</span><span class="tr"><i class=${used >= limit ? "mark-limit" : "mark-scored"} style=${{ width: `${Math.min(100, (100 * used) / (limit || 1))}%` }}></i></span><span class="num t2">${show(used)} of ${show(limit)}${unit === "seconds" ? " s" : ""}</span>`;
+          unit === "s" ? format.number(value, value < 100 ? 1 : 0) : format.count(value);
+        return html`<span class="t2" key=${name}>${name}</span><span class="tr"><i class=${used >= limit ? "mark-limit" : "mark-scored"} style=${{ width: `${Math.min(100, (100 * used) / (limit || 1))}%` }}></i></span><span class="num t2">${show(used)} of ${unit === "s" ? format.count(limit) : show(limit)}${unit === "s" ? " s" : ""}</span>`;
       },
     )}</div></section>`;
   }
@@ -124,7 +130,7 @@
       verdict.components ?? Object.entries(facts.components ?? {}).map(([name, value]) => ({ name, value }));
     const Annotation = gymView.annotations?.Panel;
     return html`<aside class="verdict" aria-label="Verdict">${facts.outcome === "scored" ? html`<section><div class="score"><span class=${`v r${ui.rewardStep(verdict.reward, range)}`}>${format.number(verdict.reward, 2)}</span><div><h2 class="headline">${headline(verdict, facts)}</h2><div class="t3 note">${means}</div></div></div></section>` : null}
-      ${children}${components.length && facts.outcome === "scored" ? html`<${Components} components=${components} range=${range} />` : null}<${Answer} verdict=${verdict} route=${route} isScored=${facts.outcome === "scored"} /><${Why} verdict=${verdict} />
+      ${children}${components.length && facts.outcome === "scored" ? html`<${Components} components=${components} range=${range} />` : null}<${Answer} verdict=${verdict} route=${route} isScored=${facts.outcome === "scored"} turns=${data.turns ?? []} /><${Why} verdict=${verdict} />
       ${Annotation && !gymView.api.isBundle ? html`<${Annotation} route=${route} data=${data} />` : null}
       ${verdict.limits?.length ? html`<${Limits} limits=${verdict.limits} />` : null}<${Recorded} verdict=${verdict} /></aside>`;
   }

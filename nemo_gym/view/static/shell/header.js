@@ -26,17 +26,38 @@
     run?.rollouts ??
     summary?.outcomes?.reduce?.((/** @type {number} */ sum, /** @type {any} */ entry) => sum + entry.count, 0);
 
+  /** Return the other run that a run is compared with: the newest earlier one of the same rows, or of the same environment. */
+  function otherRun(/** @type {any[]} */ runs, /** @type {number} */ number) {
+    const own = runs.find((run) => run.number === number),
+      others = runs.filter((run) => run.number !== number);
+    const isLike = (/** @type {any} */ run, /** @type {string} */ name) =>
+      Boolean(own?.[name]) && run[name] === own[name];
+    const rank = (/** @type {any} */ run) =>
+      Number(isLike(run, "data")) + Number(isLike(run, "environment")) + Number(run.started_at < own?.started_at);
+    const isBetter = (/** @type {any} */ one, /** @type {any} */ two) =>
+      rank(one) > rank(two) || (rank(one) === rank(two) && one.started_at > two.started_at);
+    return others.reduce((best, run) => (best && !isBetter(run, best) ? best : run), null);
+  }
+
+  /** Return the address that compares a run with another one, the earlier run first; empty without another one. */
+  function compareAddressOf(/** @type {any[]} */ runs, /** @type {number} */ number) {
+    const own = runs.find((run) => run.number === number),
+      other = otherRun(runs, number);
+    if (!own || !other) return "";
+    const isLater =
+      (own.started_at ?? "") === (other.started_at ?? "")
+        ? own.number > other.number
+        : own.started_at > other.started_at;
+    return router.compareAddress(isLater ? [other.number, own.number] : [own.number, other.number]);
+  }
+
   function tabs(/** @type {any} */ route, /** @type {any[]} */ runs, /** @type {any} */ summary) {
     const run = runs.find((each) => each.number === route.run);
-    const others = runs.filter((each) => each.number !== route.run);
     const isLive = run?.state === "running" || summary?.state === "running" || route.page === "live";
-    const compare = others.length
-      ? router.compareAddress(
-          route.page === "compare"
-            ? route.parts[0].split(",").map(Number)
-            : [others[0].number, route.run].sort((a, b) => a - b),
-        )
-      : "";
+    const isCompare = route.page === "compare" && runs.length > 1;
+    const compare = isCompare
+      ? router.compareAddress(route.parts[0].split(",").map(Number))
+      : compareAddressOf(runs, route.run);
     return [
       ["overview", "Overview", undefined, router.address(route.run)],
       ["rollouts", "Rollouts", total(run, summary), router.address(route.run, "rollouts")],
@@ -65,5 +86,6 @@
   }
 
   gymView.Header = Header;
+  gymView.compareAddressOf = compareAddressOf;
   gymView.copyLink = () => ui.copyText(location.href, "Link to this view copied");
 })();
