@@ -272,7 +272,12 @@ def test_another_way_to_write_a_range_a_date_or_a_unit_is_equal(answer: str, gol
 
 @pytest.mark.parametrize(
     "text",
-    [r"The result is not $\boxed{8}$.", r"It isn't \boxed{8}", r"That can’t be \boxed{8}", r"It cannot be **\boxed{8}**"],
+    [
+        r"The result is not $\boxed{8}$.",
+        r"It isn't \boxed{8}",
+        r"That can’t be \boxed{8}",
+        r"It cannot be **\boxed{8}**",
+    ],
 )
 def test_a_negated_box_is_no_answer(text: str) -> None:
     """It says what the answer is not."""
