@@ -200,7 +200,8 @@ def _failure_of_status(
     refusal_status = status if is_refusal or is_endpoint_error else None
     if is_model and cause in _BAD_REPLY_ERRORS:
         refusal_status = INVALID_ANSWER
-    if is_model and cause in _ENDPOINT_DOWN_ERRORS and ":" in server:  # an address, not a model server of the run
+    # With a path, the model server itself reports it; without, the model server is what does not answer.
+    if is_model and cause in _ENDPOINT_DOWN_ERRORS and (path or ":" in server):
         refusal_status = UNREACHABLE
     # A refusal is permanent only if the content of the row can be its reason; a wrong key can be replaced.
     is_retryable = is_transient or (is_refusal and status not in ROW_STATUSES)

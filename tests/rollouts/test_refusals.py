@@ -515,9 +515,10 @@ ENDPOINT_ERRORS = {
     "not implemented": refusal(501),
     "page": status_error(500, LOGIN_PAGE, whom="m", upstream=500, cause="ModelFailed"),
     "other object": status_error(500, "status: Field required", whom="m", upstream=500, cause="ValidationError"),
-    "no connection": status_error(500, "got no answer", whom="h:1", cause="ServerUnreachable"),
+    "no connection": status_error(500, "got no answer", whom="m", cause="ServerUnreachable", path="/v1/responses"),
     "open circuit": status_error(500, "h:1 is not called for another 3.9 s", whom="h:1", cause="CircuitOpen"),
 }
+"""Of the last two, the first is reported by a model server, the second by an agent that calls the endpoint itself."""
 TYPES_WITH_ENDPOINT = {**TYPES, "h:1": "responses_api_models"}
 
 
