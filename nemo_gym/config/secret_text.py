@@ -37,6 +37,11 @@ _OPTION_VALUE = re.compile(
 """`name=value` in a value of the configuration; `key=value` and `name: value` are part of many prompts."""
 _HEADER_LINE = re.compile(r"(?P<name>[A-Za-z][\w\-]{0,60}):[ \t]+(?:[A-Za-z]+[ \t]+)?(?P<secret>[^\s\"'*<…$%{]\S*)")
 """A value of the configuration that is one header as in HTTP: `X-Auth: value`."""
+_JSON_MEMBER = re.compile(
+    r"\"(?P<name>(?!(?:key|token)\")[A-Za-z][\w\-]{0,60})\"\s{0,4}:\s{0,4}\""
+    r"(?P<secret>(?![*<…${%.])(?:[^\s\"\\]|\\.){6,})\""
+)
+"""A member of a JSON object in a value of the configuration, such as the options of a client."""
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?P<secret>.*?)(?=-----END|\Z)", re.DOTALL)
 _WEBHOOK = re.compile(
     r"(?i)://(?:hooks\.slack\.com/\w+|(?:\w+\.)?discord(?:app)?\.com/api/webhooks|[\w\-]+\.webhook\.office\.com/\w+)/"
@@ -166,8 +171,10 @@ def scrub_text(text: str, secrets: Iterable[str]) -> str:
 
 
 def assigned_secrets(text: str) -> list[str]:
-    """Return the values of secret names in `name=value`, as in options and connection strings, or in a header."""
+    """Return the values of secret names in `name=value`, as in connection strings, in JSON text, or in a header."""
     values = [text[start:end] for start, end in _spans_after_names(_OPTION_VALUE, text)] if "=" in text else []
+    if '":' in text:
+        values += [text[start:end] for start, end in _spans_after_names(_JSON_MEMBER, text)]
     header = _HEADER_LINE.fullmatch(text.strip()) if ": " in text or ":\t" in text else None
     return [*values, header["secret"]] if header and is_secret_name(header["name"]) else values
 
@@ -181,7 +188,9 @@ def _secret_spans(text: str) -> Iterator[tuple[int, int]]:
     """Yield start and end of every part of a text that is secret of itself; they may overlap."""
     patterns = [_AUTH_SCHEME, _KEY_SHAPE]
     if "://" in text:
-        patterns += [_URL_USER, _URL_QUERY, _WEBHOOK]
+        patterns += [_URL_USER, _WEBHOOK]
+    if "=" in text and ("?" in text or "&" in text):  # also a query without its URL
+        patterns.append(_URL_QUERY)
     if "PRIVATE KEY-----" in text:
         patterns.append(_PRIVATE_KEY)
     for pattern in patterns:

@@ -65,6 +65,7 @@ _NEGATION = re.compile(
 )
 _JOINING_WORDS = (
     r"\band(?:/or)?\b|\bor(?:,?\s(?:not|maybe|possibly|perhaps|even))?\b|\b(?:alternatively|maybe|perhaps|possibly)\b,?"
+    r"|\bbut(?:\s(?:also|maybe|possibly|perhaps))?\b|\b(?:versus|unless|vs\b\.?)|\b(?:no|wait|sorry|actually)\b,?"
 )
 
 
@@ -85,7 +86,7 @@ def _patterns(options: tuple[str, ...]) -> _Patterns:
     other_option = rf"\s*(?:option\s|choice\s|also\s)?[*_`$\"']{{0,3}}[\[(]?\s?(?P<key%d>[{keys}])(?![^\W_])(?!'[a-z])"
     next_option = re.compile(
         r"[*_`$\"']{0,3}\s*(?:"
-        rf"(?:/|&|\+|\||[,;([]?\s*(?:{_JOINING_WORDS})){other_option % 1}"
+        rf"(?:/|&|\+|\||\?|[-=]>|→|⇒|[.!,;([]?\s*(?:{_JOINING_WORDS})){other_option % 1}"
         rf"|(?:[,;~-]|\.{{2,3}}){other_option % 2}(?=\W*$|[*_`$)\]]*\s*(?:[,;/&.)]|(?:and|or|are|both)\b))"
         r")",
         re.IGNORECASE,

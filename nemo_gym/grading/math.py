@@ -34,17 +34,21 @@ Symbolic = Callable[[str, str], bool]
 _BETWEEN_PARTS = re.compile(
     r"[\s$,;.]*(?:\\?\(|\\?\)|\\[,;! ]|(?:,|\\text\{)?\s*(?:and|or)\s*\}?)?[\s$,;]*", re.IGNORECASE
 )
-_ALTERNATIVE_WORD = r"(?:or|either|else|maybe|perhaps|possibly|alternatively|otherwise|versus|vs|as well as)"
-_ALTERNATIVE = re.compile(rf"{_ALTERNATIVE_WORD}\b.*|.*\b{_ALTERNATIVE_WORD}|[/|&~+\s]*", re.IGNORECASE | re.DOTALL)
+_ALTERNATIVE_WORD = r"(?:or|either|else|maybe|perhaps|possibly|alternatively|otherwise|versus|vs|as well as|if|unless)"
+_ALTERNATIVE = re.compile(
+    rf"{_ALTERNATIVE_WORD}\b.*|.*\b{_ALTERNATIVE_WORD}|\\(?:vee|lor)|[/|&~+∨\s]*", re.IGNORECASE | re.DOTALL
+)
 """Text between two boxes, without formatting, that makes the second one another candidate or another part."""
 _NEW_VERSION = re.compile(
     r"\b(?:equivalent\w*|equals?|rather|better|simpl\w+|approx\w*|about|roughly|decimal\w*|i\.?e|that is|is the same"
-    r"|no|not|wait|actually|instead|correct\w*|so|thus|hence|therefore|then|gives?|finally|final|which"
+    r"|no|(?<!if )not|wait|actually|instead|correct\w*|so|thus|hence|therefore|then|gives?|finally|final|which"
     r"|precise\w*|exact\w*|in other words)\b|[=≈:]",
     re.IGNORECASE,
 )
 """Words that make the second of two boxes a new form, a correction or a conclusion of the first one."""
 _FORMATTING = re.compile(r"\\(?:text|mathrm|textbf|quad|qquad|hspace|,|;|!|:|\\| )|[\s$,;.(){}\[\]*_]", re.IGNORECASE)
+_NEGATION = re.compile(r"(?:\b(?:not|never|cannot be)|n['’]t(?: be)?)[\s:$(*_]*\Z", re.IGNORECASE)
+"""The end of a text after which a box is what the answer is not."""
 _PHRASE = re.compile(r"\banswer\b[*_`]{0,3}\s{0,4}(?:\bis\b|:|=)[*_`: ]{0,6}", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"\.\s|\.$|;\s|,? (?:because|since|so|which|as|where|when|given|by) |\s\(|!\s|!$")
 _DOLLARS = re.compile(r"\$[^$\n]{1,500}\$")
@@ -67,7 +71,7 @@ def extract_math_answer(text: str) -> Extraction[str]:
     r"""Extract the final answer: the last `\boxed{…}`, else the text after the last "answer is" or "answer:".
 
     Boxes joined by commas, a slash or words such as "or", "and", "or else", "maybe" are one answer with several values,
-    so that a list of candidates is not correct. An empty or unclosed last box is `NoAnswer`.
+    so that a list of candidates is not correct. An empty, unclosed or negated last box is `NoAnswer`.
     """
     boxes, has_open_box = find_boxes(text)
     if has_open_box:
@@ -88,6 +92,9 @@ def _join_adjacent_boxes(text: str, boxes: list[ExtractedAnswer[str]]) -> Extrac
         if len(adjacent) > MAX_ITEMS or not is_joint(between):
             break
         adjacent.insert(0, earlier)
+    start = adjacent[0].span[0]
+    if _NEGATION.search(text, max(0, start - _MAX_BETWEEN), start):
+        return NoAnswer("the last box is negated")
     if len({latex.clean(box.value[: latex.MAX_LENGTH]) for box in adjacent}) == 1:  # all boxes are the same answer
         return ExtractedAnswer(last.value.strip(), last.span, last.rule)
     value = ", ".join(box.value.strip() for box in adjacent)
@@ -177,6 +184,10 @@ _UNEVALUATED = re.compile(
 )
 
 
+_RANGE_OR_DATE = re.compile(r"\d+(?:-\d+)+")
+"""A range (`10-12`) or a date (`2024-01-02`). As a difference of numbers, `8-10` and `2024-02-01` would be equal."""
+
+
 class _MathComparison:
     """Compares answers with golds; every method returns the difference as text, or None if they are equal."""
 
@@ -213,10 +224,12 @@ class _MathComparison:
             # Its letters may be variables, so they are compared as a part of the expression.
             answer_latex = getattr(answer, "text_with_unit", "") or answer_latex
             gold_latex = getattr(gold, "text_with_unit", "") or gold_latex
-        if answer_latex == gold_latex:
-            return None
         if answer.unit and gold.unit and answer.unit != gold.unit:  # type: ignore[union-attr]
             return "another unit"
+        if answer_latex == gold_latex:
+            return None
+        if _RANGE_OR_DATE.fullmatch(gold_latex):
+            return None if _hyphenated_numbers(answer_latex) == _hyphenated_numbers(gold_latex) else "other numbers"
         if _GEOMETRY.search(answer_latex) or _GEOMETRY.search(gold_latex):
             return "other points"
         if unevaluated := _unevaluated_functions(answer_latex) - _unevaluated_functions(gold_latex):
@@ -340,6 +353,11 @@ def _as_relation(shape: MathShape) -> MathShape:
 
 def _relation_text(shape: Relation) -> str:
     return f"{shape.left} {shape.sign} {shape.right}"
+
+
+def _hyphenated_numbers(text: str) -> list[int] | None:
+    """Return the numbers of a range or date; None for any other text."""
+    return [int(part) for part in text.split("-")] if _RANGE_OR_DATE.fullmatch(text) else None
 
 
 def _unevaluated_functions(text: str) -> set[str]:

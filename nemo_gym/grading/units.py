@@ -64,6 +64,8 @@ _NOT_UNITS = frozenset(
 )
 _WORD = re.compile(r"[a-zA-Z°¢$€£¥₹]+")
 _MAX_WORDS = 4
+_CASE_MATTERS = re.compile(r"[mM][WVAJN]|M[gms]|[MGSH]")
+"""Units in which a capital changes the meaning: `MW` and `mW`, `Mg` and `mg`. A capital alone may be a variable."""
 
 
 def split_unit(text: str) -> tuple[str, MeasurementUnit | None]:
@@ -130,7 +132,7 @@ def _may_touch_digits(word: str) -> bool:
 
 def _singular(word: str) -> str:
     """Return the spelling of a word in the table of units; for an unknown word, lower case without a final `s`."""
-    if word in _UNITS:
+    if word in _UNITS or _CASE_MATTERS.fullmatch(word):
         return word
     lower = word.lower()
     if lower in _UNITS:

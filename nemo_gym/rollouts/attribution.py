@@ -24,7 +24,7 @@ from nemo_gym.errors import (
     ServerUnreachable,
     SessionLost,
 )
-from nemo_gym.rollouts.outcome import INVALID_ANSWER, ROW_STATUSES, Failure, FailureKind, Phase
+from nemo_gym.rollouts.outcome import INVALID_ANSWER, ROW_STATUSES, UNREACHABLE, Failure, FailureKind, Phase
 from nemo_gym.rollouts.scoring_rules import AGENTS, MODELS, RESOURCES_SERVERS
 from nemo_gym.transport.deadlines import VERIFY_PATH, ModelCallTimeout, ToolCallTimeout, VerifyTimeout
 from nemo_gym.transport.error_causes import innermost_cause
@@ -59,6 +59,7 @@ _DEADLINE_OF_ERROR = {
 _DEADLINE_OF_PHASE = {Phase.MODEL: "model_call", Phase.ENVIRONMENT: "tool_call", Phase.VERIFY: "verify"}
 _TIMEOUT_STATUS = frozenset({408, 504})
 _UNREACHABLE_ERRORS = frozenset(one.__name__ for one in (ServerUnreachable, SessionLost, CircuitOpen, RequestCancelled))
+_ENDPOINT_DOWN_ERRORS = frozenset(one.__name__ for one in (ServerUnreachable, CircuitOpen))
 _TIMEOUT_ERRORS = frozenset({DeadlineExceeded.__name__, *_DEADLINE_OF_ERROR})
 _BAD_REPLY_ERRORS = frozenset(
     {
@@ -199,6 +200,9 @@ def _failure_of_status(
     refusal_status = status if is_refusal or is_endpoint_error else None
     if is_model and cause in _BAD_REPLY_ERRORS:
         refusal_status = INVALID_ANSWER
+    # With a path, the model server itself reports it; without, the model server is what does not answer.
+    if is_model and cause in _ENDPOINT_DOWN_ERRORS and (path or ":" in server):
+        refusal_status = UNREACHABLE
     # A refusal is permanent only if the content of the row can be its reason; a wrong key can be replaced.
     is_retryable = is_transient or (is_refusal and status not in ROW_STATUSES)
     if server in judges:
@@ -212,7 +216,8 @@ def _failure_of_status(
         return Failure(FailureKind.TIMEOUT, phase, message, server, deadline_name=_passed_deadline(cause, phase))
     if cause in _UNREACHABLE_ERRORS:
         kind = FailureKind.MODEL_UNREACHABLE if phase is Phase.MODEL else FailureKind.SERVER_DIED
-        return Failure(kind, phase, message, server, is_counted=cause != RequestCancelled.__name__)
+        is_counted = cause != RequestCancelled.__name__
+        return Failure(kind, phase, message, server, is_counted=is_counted, refusal_status=refusal_status)
     if phase is Phase.MODEL and cause in _BAD_REPLY_ERRORS:
         return Failure(FailureKind.MODEL_BAD_REPLY, phase, message, server, refusal_status=refusal_status)
     if phase in (Phase.VERIFY, Phase.ENVIRONMENT) and cause == InvalidReward.__name__:

@@ -36,6 +36,9 @@ ROW_STATUSES = frozenset({400, 413, 422})
 INVALID_ANSWER = 200
 """Status of a refusal that is no error status: an answer that is not one of a model, such as a login page."""
 
+UNREACHABLE = 0
+"""Status of a refusal without an answer: the endpoint cannot be connected to, or breaks its connections off."""
+
 REFUSAL_STATUS = "status"
 
 _COPIED_FIELDS = (AGENT_REF_KEY_NAME, SKILLS_REF_KEY_NAME, ATTEMPT_INDEX_KEY_NAME, ROLLOUT_ID_KEY_NAME)
@@ -116,7 +119,7 @@ class Failure:
     """The instance that the failure is attributed to."""
     retryable: bool = True
     refusal_status: int | None = None
-    """Only for a refusal: the status (5xx, 4xx, 3xx, 200) that the model endpoint answered."""
+    """Only for a refusal: the status (5xx, 4xx, 3xx, 200) that the model endpoint answered, 0 without an answer."""
     is_counted: bool = True
     """False for a failure that the rollout did not cause (a wrong key, a server ended by another rollout)."""
     is_incomplete: bool = False
@@ -131,7 +134,8 @@ class Failure:
     @property
     def is_repeatable(self) -> bool:
         """True for a refusal that may be an outage: the same request may be answered in the same run."""
-        return self.refusal_status is not None and (self.refusal_status >= 500 or self.refusal_status == INVALID_ANSWER)
+        status = self.refusal_status
+        return status is not None and (status >= 500 or status in (INVALID_ANSWER, UNREACHABLE))
 
     @property
     def may_be_of_row(self) -> bool:

@@ -20,6 +20,7 @@ from nemo_gym.errors import GymError
 from nemo_gym.rollouts.outcome import (
     INVALID_ANSWER,
     ROW_STATUSES,
+    UNREACHABLE,
     AnsweredJob,
     CancelledRollout,
     FailedRollout,
@@ -68,6 +69,7 @@ _REASONS = {
     **dict.fromkeys(_REDIRECTS, "redirects the requests to another page"),
     **dict.fromkeys(_SERVER_ERRORS, "answers every request with the same error"),
     INVALID_ANSWER: "does not answer as a model does",
+    UNREACHABLE: "cannot be reached, or breaks its connections off",
 }
 _FIELDS_TO_FIX = {
     401: ("api_key",),
@@ -289,16 +291,18 @@ def _is_reason_in_row(failure: Failure) -> bool:
 
 def _refusal_signature(failure: Failure) -> str:
     """Return the text that identical refusals have in common: the status and, if a row may be at fault, the message."""
-    if not failure.may_be_of_row:
+    if not failure.may_be_of_row or failure.refusal_status == UNREACHABLE:  # whose messages describe the moment
         return str(failure.refusal_status)
     return f"{failure.refusal_status} {_WORD_WITH_DIGIT.sub('#', failure.message)}"
 
 
 def refusal_reason(failure: Failure) -> str:
     """Describe a refusal, for example `the endpoint refuses the key (401: Incorrect API key provided)`."""
-    status = failure.refusal_status or 0
+    status = failure.refusal_status or UNREACHABLE
     reason = _REASONS.get(status, "refuses the requests")
     message = _endpoint_message(failure.message)
+    if status == UNREACHABLE:
+        return f"the endpoint {reason} ({message})"
     return f"the endpoint {reason} ({status}: {message})" if message else f"the endpoint {reason} ({status})"
 
 
@@ -313,7 +317,8 @@ def _endpoint_message(text: str) -> str:
 def endpoint_refused(failure: Failure, config: Mapping[str, Any], counts: str) -> EndpointRefused:
     """Build the error of a run that a model endpoint refuses; `counts` tells how many rollouts are left."""
     names = " and ".join(_keys_to_fix(failure, config)) or f"the configuration of {failure.server}"
-    fix = f"fix {names} and run the same command with --resume"
+    change = "start it again or correct its address" if failure.refusal_status == UNREACHABLE else f"fix {names}"
+    fix = f"{change} and run the same command with --resume"
     if failure.refusal_status in ROW_STATUSES:  # no rollout of this run or an earlier one shows that rows are at fault
         fix += "; if the message is about the content of the rows, correct them and start a run with another --output"
     return EndpointRefused(f"{refusal_reason(failure)}: {counts}", where=failure.server, fix=fix)

@@ -40,7 +40,7 @@ from nemo_gym.serve.endpoints import (
     is_json_type,
 )
 from nemo_gym.serve.failures import request_deadline_exceeded
-from nemo_gym.serve.process_status import handler_label, handler_name, run_handler
+from nemo_gym.serve.process_status import handler_label, handler_name, own_status, run_handler
 from nemo_gym.serve.session import COOKIE_ATTRIBUTES, SessionMiddleware, cookie_values
 from nemo_gym.transport import call_timing, deadlines
 from nemo_gym.transport.asgi import collect_reply, run_app, scope_of, write_reply
@@ -193,10 +193,12 @@ class CallHandler:
         rollout = call_timing.parse_rollout(headers.get(ROLLOUT_HEADER))
         call = Call(scope["method"], "", scope["path"], b"", headers, None, self.server_name, rollout, seconds)
         work = self._run_within_deadline(call, plan, None, prefix, request)
-        outcome = await run_handler(work, handler_label(self._name(plan), rollout))
+        label = handler_label(self._name(plan), rollout)
+        outcome = await run_handler(work, label)
         if isinstance(outcome, Reply):
             try:
-                outcome.body = outcome.body_bytes()
+                with own_status.showing(label):  # a model may have serializers of the server
+                    outcome.body = outcome.body_bytes()
             except Exception as error:  # a value that JSON cannot express, such as half of a surrogate pair
                 outcome = EndpointOutcome(error, None)
             else:

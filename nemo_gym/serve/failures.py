@@ -9,7 +9,7 @@ from traceback import extract_tb, format_exception
 from typing import Any
 
 import orjson
-from aiohttp import ClientResponseError
+from aiohttp import ClientResponseError, TooManyRedirects
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,7 +26,7 @@ from nemo_gym.errors import (
     UnsupportedRequest,
 )
 from nemo_gym.keys import DEADLINE_HEADER, ROLLOUT_HEADER
-from nemo_gym.serve.process_status import handler_label, handler_name, run_handler
+from nemo_gym.serve.process_status import handler_label, handler_name, own_status, run_handler
 from nemo_gym.serve.repeated_failures import FailureLog
 from nemo_gym.transport import deadlines, reply_log
 from nemo_gym.transport.asgi import CALLER_ENFORCES_DEADLINE
@@ -81,12 +81,26 @@ class ExitGuard:
             raise HandlerExit from error
 
 
+async def _next_chunk(iterator: AsyncIterator[Any]) -> Any:
+    return await anext(iterator)
+
+
 def contain_stream(response: Response) -> Response:
-    """Return the response; if it is a stream, its body raises `HandlerExit` as `ExitGuard` does."""
+    """Return the response; if it is a stream, its body raises `HandlerExit` as `ExitGuard` does.
+
+    While code of the stream runs, the shared memory names its request.
+    """
+
+    label = bytes(own_status.label)  # starlette runs the stream in another task, which would have no label
 
     async def chunks(body: AsyncIterable[Any]) -> AsyncIterator[Any]:
+        iterator = aiter(body)
         try:
-            async for chunk in body:
+            while True:
+                try:
+                    chunk = await run_handler(_next_chunk(iterator), label)
+                except StopAsyncIteration:
+                    return
                 yield chunk
         except (SystemExit, KeyboardInterrupt) as error:
             raise HandlerExit from error
@@ -147,11 +161,13 @@ class FailureMiddleware:
                 set_current_rollout(parse_rollout(value.decode("latin-1")))
         name = handler_name(self.server_name, scope["method"], scope["path"])
         work = result_or_error(self.app(scope, receive, attributing_send))
-        error = await run_handler(work, handler_label(name, current_rollout()))
+        label = handler_label(name, current_rollout())
+        error = await run_handler(work, label)
         if isinstance(error, BaseException):
             if isinstance(error, HandlerExit):
                 error = error.__cause__ or error
-            status, text, headers = self._error_answer(scope, error)
+            with own_status.showing(label):  # the text of an exception is made by code of the server
+                status, text, headers = self._error_answer(scope, error)
             if has_started:  # the status is already sent: close the connection, so that the caller gets an error
                 # Not a `SystemExit`, which would end the event loop.
                 raise error if isinstance(error, Exception) else RuntimeError(text) from error
@@ -186,6 +202,10 @@ class FailureMiddleware:
             # The content of the request comes from the row: trying again is useless.
             is_bad_row = _is_refused_here(error) and _passes_row_on(scope["path"])
             return 422 if is_bad_row else 500, f"Hit an exception in {server} calling an inner server: {inner}"
+        if isinstance(error, TooManyRedirects):
+            problem = f"{error.request_info.real_url} redirects again and again"
+            self._report(logging.ERROR, f"{server}: {request} failed: {problem}")
+            return 500, problem  # its repr contains the request headers, too
         if isinstance(error, UnsupportedRequest):
             self._report(logging.WARNING, f"{server}: {request}: 400: {error}")
             return 400, str(error)
@@ -199,8 +219,9 @@ class FailureMiddleware:
         if not isinstance(error, Exception):
             logger.error("%s: %s ended by %s", server, request, type(error).__name__)
             return 500, f"An unknown error occurred in {server}: {type(error).__name__}"
+        message = _shorten(str(error))
         cause = (
-            str(error) if isinstance(error, GymError) else f"{type(error).__name__}: {error} ({raise_location(error)})"
+            message if isinstance(error, GymError) else f"{type(error).__name__}: {message} ({raise_location(error)})"
         )
         # The stack of a failed model, or of a server that broke off, is always that of the client that called it.
         is_remote = isinstance(error, ModelFailed | ServerUnreachable)
@@ -212,8 +233,16 @@ class FailureMiddleware:
         self.failure_log.report(level, self._for_log(text), self._for_log(details))
 
     def _for_log(self, text: str) -> str:
-        """Return `text` without secrets and with lone surrogates escaped, because log files cannot contain them."""
-        return self.redact(text).encode("utf-8", "backslashreplace").decode("utf-8")
+        """Return `text` shortened, without secrets, and with lone surrogates escaped: no log file can contain them."""
+        return self.redact(_shorten(text)).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _shorten(text: str) -> str:
+    """Return a text for the log; an exception may quote a whole data set, and searching it for secrets takes time."""
+    if len(text) <= MAX_INNER_CONTENT:
+        return text
+    half = MAX_INNER_CONTENT // 2
+    return f"{text[:half]} … {text[-half:]}"
 
 
 def _check_response_start(message: Message) -> None:

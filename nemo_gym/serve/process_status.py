@@ -224,6 +224,17 @@ class ProcessStatus:
             with suppress(OSError):
                 os.write(self.stacks_fd, _FATAL + b"\n")  # only the text after the last mark counts
 
+    @contextmanager
+    def showing(self, label: bytes) -> Iterator[None]:
+        """Name a request in a `with` block without an `await`, on the thread of the event loop."""
+        shown, whole = self.label, slice(None)
+        outer = bytes(shown)
+        shown[whole] = label
+        try:
+            yield
+        finally:
+            shown[whole] = outer
+
     def beat(self) -> None:
         """Record that the event loop runs."""
         self._beat[0] = time.monotonic()

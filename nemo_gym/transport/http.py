@@ -28,6 +28,7 @@ from aiohttp import (
     ClientTimeout,
     ConnectionTimeoutError,
     ServerFingerprintMismatch,
+    TooManyRedirects,
 )
 from yarl import URL
 
@@ -35,6 +36,7 @@ from nemo_gym.config.secret_text import mask_text
 from nemo_gym.errors import CircuitOpen, ConfigError, DeadlineExceeded, ServerUnreachable
 from nemo_gym.keys import DEADLINE_HEADER, ROLLOUT_HEADER
 from nemo_gym.transport import call_timing, deadlines, http_sessions, model_connections, run_token
+from nemo_gym.transport.response_errors import name_failed_server
 from nemo_gym.transport.retries import (
     OVERLOAD_STATUSES,
     SAFE_METHODS,
@@ -152,6 +154,8 @@ async def send(
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError):
                 deadlines.note_awaited_server(call.callee)
+            if isinstance(error, TooManyRedirects) and callee is not None:
+                name_failed_server(error, callee, call.address.path)
             _report_abandoned(call)
             raise
         pause = _pause_after_response(call, response)

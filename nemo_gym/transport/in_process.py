@@ -19,6 +19,7 @@ from nemo_gym.errors import DeadlineExceeded
 from nemo_gym.transport import deadlines, http_sessions
 from nemo_gym.transport.asgi import ASGIApp, call_url, run_app
 from nemo_gym.transport.client_response import LocalResponse
+from nemo_gym.transport.response_errors import name_failed_server
 from nemo_gym.transport.run_token import address_key
 from nemo_gym.wire.call_reply import REDIRECT_STATUSES, Call, Cookies, Reply, json_body
 from nemo_gym.wire.stored_rollout import RolloutId
@@ -168,7 +169,10 @@ async def _follow_redirects(app: ASGIApp, call: Call, alarm: deadlines.Alarm, re
             break
         history.append(response)
         if len(history) >= MAX_REDIRECTS:
-            raise TooManyRedirects(response.request_info, (), status=response.status)
+            error = TooManyRedirects(response.request_info, (), status=response.status)
+            if call.server:
+                name_failed_server(error, call.server, call.path)
+            raise error
         url = call_url(call).join(URL(target))
         next_app = app_for_url(url)
         if next_app is None and url.origin() != call_url(call).origin():

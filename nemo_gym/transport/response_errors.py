@@ -96,10 +96,7 @@ def raise_named_error(error: Exception, response: Any) -> None:
     if server is None:
         return
     if isinstance(error, ClientResponseError):
-        headers: CIMultiDict[str] = CIMultiDict(error.headers or {})
-        if not headers.get(FAILED_HEADER):
-            headers.update({FAILED_HEADER: server, FAILED_PATH_HEADER: response.url.path})
-            error.headers = CIMultiDictProxy(headers)
+        name_failed_server(error, server, response.url.path)
     elif isinstance(error, ClientConnectionError):
         response.close()
         raise ServerUnreachable("ended before its answer was complete", where=server) from error
@@ -109,6 +106,14 @@ def raise_named_error(error: Exception, response: Any) -> None:
         raise IncompleteReply(f"the answer to {path} breaks off ({error})", where=server, path=path) from error
     elif isinstance(error, json.JSONDecodeError | UnicodeDecodeError | ValidationError):
         raise invalid_reply(response, f"is invalid: {error}") from error
+
+
+def name_failed_server(error: ClientResponseError, server: str, path: str) -> None:
+    """Attribute an error to a server, unless its headers name another one."""
+    headers: CIMultiDict[str] = CIMultiDict(error.headers or {})
+    if not headers.get(FAILED_HEADER):
+        headers.update({FAILED_HEADER: server, FAILED_PATH_HEADER: path})
+        error.headers = CIMultiDictProxy(headers)
 
 
 def is_quota_used_up(rejection: ClientResponseError) -> bool:

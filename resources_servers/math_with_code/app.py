@@ -19,7 +19,7 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.errors import EnvFailed
 from nemo_gym.grading.extraction import assistant_texts, find_boxes, last_boxed, strip_reasoning
-from nemo_gym.grading.math import compare_math
+from nemo_gym.grading.math import compare_math, extract_math_answer
 from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer, Verdict, VerdictKind, no_answer_verdict
 from nemo_gym.openai_utils import NeMoGymFunctionCallOutput, NeMoGymResponse, NeMoGymResponseFunctionToolCall
 from nemo_gym.reward_profile import compute_pass_majority_metrics, headline_metrics
@@ -38,18 +38,21 @@ ENDED_BY = {
     "forbidden": "it did something that is not allowed here",
     "crashed": "the interpreter crashed",
 }
+_BETWEEN_MESSAGES = "\n---\n"
+"""Joins messages so that a box of one is not a part of the answer in the next."""
 NAMES_LOST = " Names from earlier calls are gone."
 
 
 def extract_answer(response: NeMoGymResponse, tool: str) -> Extraction[str]:
     """Read the last box in the assistant's text; without any, the last box that a call of `tool` printed.
 
-    Reasoning is ignored. A last box that is empty or not closed is no answer.
+    Reasoning is ignored. A last box that is empty, negated or not closed is no answer; boxes that "or" joins are one
+    answer with several values.
     """
-    reply = strip_reasoning("\n".join(assistant_texts(response)))
+    reply = strip_reasoning(_BETWEEN_MESSAGES.join(assistant_texts(response)))
     text = reply.value if isinstance(reply, ExtractedAnswer) else ""
     if any(find_boxes(text)):
-        return last_boxed(text)
+        return extract_math_answer(text)
     for output in reversed(printed_outputs(response, tool)):
         if any(find_boxes(output)):
             answer = last_boxed(output)

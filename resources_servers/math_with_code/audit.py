@@ -51,6 +51,7 @@ def odd_forms(row: Row) -> list[Reply]:
         [*_executed_call("print(r'\\boxed{0}')", "\\boxed{0}\n"), *printed, message("Done.")],
         printed,
         [*_executed_call("print(r'\\boxed{0}')", "\\boxed{0}\n"), message(boxed)],
+        [message("\\boxed{0}"), message(boxed)],
         [message("Let me compute."), *_executed_call(_code(row), f"{answer}\n"), message(boxed), message("I am sure.")],
         [*_executed_call("1 / 0", ""), *_executed_call(_code(row), f"{answer}\n"), message(boxed)],
     ]
@@ -76,6 +77,8 @@ def wrong(row: Row) -> list[Reply]:
         f"\\boxed{{{answer}}} \\boxed{{}}",
         f"<think>\\boxed{{{answer}}}",
         f"\\boxed{{{answer}}} or rather \\boxed{{{value + 1}}}",
+        f"\\boxed{{{value + 1}}} or \\boxed{{{answer}}}",
+        f"It is not $\\boxed{{{answer}}}$.",
         [*_executed_call(_code(row), f"{answer}\n"), message("The program has the answer.")],
         [*_executed_call("print(r'...')", f"\\boxed{{{answer}}}\n"), message(f"\\boxed{{{value + 1}}}")],
         [*_executed_call("print(r'...')", f"\\boxed{{{answer}}}\n\\boxed{{{value + 1}}}"), message("Done.")],

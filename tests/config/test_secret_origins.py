@@ -59,6 +59,7 @@ ENTRIES: dict[str, Callable[[str], Entry]] = {
     "a default of a secret variable": lambda s: Entry({"n": f"${{oc.env:NO_DB_PASSWORD,{_flow(s)}}}"}),
     "a list of credentials": lambda s: Entry({"auth": ["me", s]}),
     "a connection string": lambda s: Entry({"connection_string": f"Server=db;User=me;Pwd={s}"}),
+    "JSON text": lambda s: Entry({"options": '{"user": "me", "api_key": ' + json.dumps(s) + "}"}),
     "a webhook": lambda s: Entry({"alert_webhook_url": f"https://hooks.example.com/services/{s}"}),
     "a misspelt name": lambda s: Entry({"pasword": s, "api_kye": s, "acess_tokne": s, "secert": s}),
     "env.yaml by name": lambda s: Entry({"n": "${my_password}"}, {"my_password": s}),
@@ -167,6 +168,18 @@ def _check_hidden(weather, entry: Entry, core: str) -> None:
 
     assert not [surface for surface, text in texts.items() if core in text]
     assert "example_weather" in texts["env resolve"]
+
+
+@pytest.mark.parametrize("text", ["?sv=2024&sig={}&se=1", "/files/a.bin?x=1&access_token={}", "a=1&signature={}"])
+def test_the_signature_of_a_query_without_its_url_is_masked(text):
+    """Storage services give the query of a signed URL on its own, to be appended to any file name."""
+    assert mask_text(text.format("Zm9vYmFyMTIz")) == text.format("****")
+
+
+@pytest.mark.parametrize("text", ['{"password": "<yours>"}', '{"token": "Paris"}', '{"answer": "secret"}'])
+def test_an_example_of_json_in_a_prompt_is_no_secret(text):
+    """A prompt that shows the form of an answer must stay readable."""
+    assert mask_secrets({"prompt": text}) == {"prompt": text}
 
 
 @settings(max_examples=30, deadline=None)

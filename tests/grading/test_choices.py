@@ -132,3 +132,31 @@ def test_a_json_object_may_state_the_answer() -> None:
 
     assert isinstance(extraction, ExtractedAnswer)
     assert extraction.value == "B"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Answer: A, but maybe D",
+        "Answer: D but also A",
+        "Answer: A? D?",
+        "Answer: A → D",
+        "Answer: D => A",
+        "answer: 'A' vs. 'D'",
+        "Answer: D, unless A",
+        "The answer is A. No, D.",
+        "The answer is D. Wait, A!",
+    ],
+)
+def test_a_second_option_after_other_joining_words_is_a_hedge(text: str) -> None:
+    """The first option was credited, whichever the reply ends with."""
+    assert not compare_choice(text, "A", "ABCD").correct
+    assert not compare_choice(text, "D", "ABCD").correct
+
+
+@pytest.mark.parametrize(
+    "text", ["Answer: A, but I am not sure", "Answer: A. No other option fits.", "Answer: A, no doubt"]
+)
+def test_other_words_after_an_option_are_no_hedge(text: str) -> None:
+    """Comments on the choice are common."""
+    assert compare_choice(text, "A", "ABCD").correct

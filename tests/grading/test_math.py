@@ -40,6 +40,11 @@ def compare(answer: str, gold: str, question: str | None = None) -> Verdict:
         (r"$\boxed{8}$, alternatively $\boxed{9}$", "8, 9", "boxes"),
         (r"\boxed{8}, possibly \boxed{9}", "8, 9", "boxes"),
         (r"\boxed{8} and/or \boxed{9}", "8, 9", "boxes"),
+        (r"$\boxed{8} \vee \boxed{9}$", "8, 9", "boxes"),
+        (r"\boxed{8} unless n is odd, \boxed{9}", "8, 9", "boxes"),
+        (r"For even n \boxed{8}, if it is odd \boxed{9}", "8, 9", "boxes"),
+        (r"\boxed{8}. If not, \boxed{9}", "8, 9", "boxes"),
+        (r"It is not \boxed{8} but \boxed{9}", "9", "boxed"),
         (r"\boxed{1/2} or equivalently \boxed{0.5}", "0.5", "boxed"),
         (r"\boxed{1/2}, or in decimal form \boxed{0.5}", "0.5", "boxed"),
         (r"\boxed{8}, or rather \boxed{9}", "9", "boxed"),
@@ -227,3 +232,53 @@ def test_notation_that_prints_the_same_is_cleaned_the_same(text: str, cleaned: s
 def test_a_decimal_keeps_its_digits_as_latex(text: str, latex: str) -> None:
     """A percentage cut to its own number of places would equal other answers in the symbolic comparison."""
     assert to_latex(parse_math(text)) == latex
+
+
+def difference_of(text: str) -> int | None:
+    """Return the value of a difference of whole numbers, as a symbolic comparison computes it."""
+    numbers = text.split("-")
+    return int(numbers[0]) - sum(map(int, numbers[1:])) if all(map(str.isdecimal, numbers)) else None
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        (r"3\sqrt{5}\text{ m}^3", r"3\sqrt{5}\text{ m}^2"),
+        (r"\frac{\pi}{3}\text{ km}", r"\frac{\pi}{3}\text{ mm}"),
+        ("7:45 PM", "7:45 AM"),
+        ("1999-07-03", "1999-03-07"),
+        ("20-25", "30-35"),
+        ("1992", "1999-03-04"),
+        ("4 MW", "4 mW"),
+        ("9 Mg", "9 mg"),
+        ("8 M", "8 m"),
+    ],
+)
+def test_equal_letters_and_digits_do_not_hide_another_unit_time_or_date(answer: str, gold: str) -> None:
+    """A wrong answer that differs only in its unit, or has the same difference of numbers, would be paid."""
+    verdict = compare_math(answer, gold, symbolic=lambda one, other: difference_of(one) == difference_of(other))
+
+    assert not verdict.correct
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [("2024-1-2", "2024-01-02"), ("10–12", "10-12"), ("10 - 12", "10-12"), ("7 KG", "7 kg"), ("3 l", "3 L")],
+)
+def test_another_way_to_write_a_range_a_date_or_a_unit_is_equal(answer: str, gold: str) -> None:
+    """The rules against look-alikes must not refuse the same value."""
+    assert compare(answer, gold).correct
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"The result is not $\boxed{8}$.",
+        r"It isn't \boxed{8}",
+        r"That can’t be \boxed{8}",
+        r"It cannot be **\boxed{8}**",
+    ],
+)
+def test_a_negated_box_is_no_answer(text: str) -> None:
+    """It says what the answer is not."""
+    assert extract_math_answer(text) == NoAnswer("the last box is negated")

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from nemo_gym.rollouts.attribution import classify_error
 from nemo_gym.rollouts.collect import AttemptRules, InFlight, RolloutRetryPolicy, StopCondition, collect
 from nemo_gym.rollouts.outcome import CancelledRollout, FailedRollout, Failure, Job, ScoredRollout, ScoringRule
 from nemo_gym.rollouts.refusals import ENOUGH_REFUSALS, MAX_GROUPS, endpoint_refused, refusal_reason
@@ -514,7 +515,11 @@ ENDPOINT_ERRORS = {
     "not implemented": refusal(501),
     "page": status_error(500, LOGIN_PAGE, whom="m", upstream=500, cause="ModelFailed"),
     "other object": status_error(500, "status: Field required", whom="m", upstream=500, cause="ValidationError"),
+    "no connection": status_error(500, "got no answer", whom="m", cause="ServerUnreachable", path="/v1/responses"),
+    "open circuit": status_error(500, "h:1 is not called for another 3.9 s", whom="h:1", cause="CircuitOpen"),
 }
+"""Of the last two, the first is reported by a model server, the second by an agent that calls the endpoint itself."""
+TYPES_WITH_ENDPOINT = {**TYPES, "h:1": "responses_api_models"}
 
 
 @pytest.mark.parametrize("kind", ENDPOINT_ERRORS)
@@ -536,7 +541,7 @@ async def test_an_endpoint_that_answers_every_row_with_one_error_costs_no_row(tm
             history = store.history()
             await collect(
                 store.unfinished_jobs(history, 3), send, [], concurrency=3, store=store.write, stop=stop,
-                rules=AttemptRules(server_type=TYPES.get), answered_job=store.finished_job(history),
+                rules=AttemptRules(server_type=TYPES_WITH_ENDPOINT.get), answered_job=store.finished_job(history),
                 retries=RolloutRetryPolicy(max_attempts=3, pause_seconds=0.001),
             )  # fmt: skip
         return stop.refusal
@@ -565,10 +570,31 @@ async def test_rows_that_always_cause_an_error_of_the_endpoint_fail_alone(kind):
 
     await collect(
         jobs_of(30), send, [], concurrency=4, store=stored.append, stop=stop,
-        rules=AttemptRules(server_type=TYPES.get), retries=RolloutRetryPolicy(max_attempts=3, pause_seconds=0.001),
+        rules=AttemptRules(server_type=TYPES_WITH_ENDPOINT.get),
+        retries=RolloutRetryPolicy(max_attempts=3, pause_seconds=0.001),
     )  # fmt: skip
 
     failed = [outcome for outcome in stored if isinstance(outcome, FailedRollout)]
     assert stop.reason is None
     assert len(stored) - len(failed) == 20
     assert len(failed) == 20 and all(outcome.failure.is_counted for outcome in failed)  # two attempts each
+
+
+async def test_an_unreachable_endpoint_is_named_with_what_to_do():
+    """The endpoint has no field in the configuration that is certainly wrong: most often it has only stopped."""
+    failure = classify_error(ENDPOINT_ERRORS["no connection"], "a", TYPES_WITH_ENDPOINT.get)
+
+    error = endpoint_refused(failure, {}, "8 scored, 3 not tried")
+
+    assert (
+        error.problem
+        == "the endpoint cannot be reached, or breaks its connections off (got no answer): 8 scored, 3 not tried"
+    )
+    assert str(error.fix).startswith("start it again or correct its address and run the same command with --resume")
+
+
+async def test_a_model_server_of_the_run_that_ends_is_no_refusal():
+    """Its crash has a culprit, and its rollouts are sent again after the restart."""
+    failure = classify_error(status_error(500, "ended", whom="m", cause="ServerUnreachable"), "a", TYPES.get)
+
+    assert (failure.kind, failure.refusal_status) == ("model_unreachable", None)

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from fastapi import Body, HTTPException, Request, Response
 from fastapi.responses import PlainTextResponse, RedirectResponse, StreamingResponse
+from fastapi.testclient import TestClient
 from omegaconf import OmegaConf
-from pydantic import BaseModel
+from pydantic import BaseModel, field_serializer
 
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import DeadlineExceeded, EnvFailed
-from nemo_gym.keys import SESSION_ID_KEY
+from nemo_gym.keys import ROLLOUT_HEADER, SESSION_ID_KEY
 from nemo_gym.serve.app import GymApp, create_app
 from nemo_gym.serve.correlation import RolloutContextMiddleware, current_rollout_id
 from nemo_gym.serve.endpoints import json_endpoint
@@ -706,10 +707,10 @@ class BodyReader:
         await self.app(scope, receive, reading)
 
 
-def app_that_answers(answer: Answer, *layers: type):
+def app_that_answers(answer: BaseModel, *layers: type):
     app = create_app()
 
-    async def tool(request: Request) -> Answer:
+    async def tool(request: Request) -> Any:
         return answer
 
     app.post("/tool")(json_endpoint(tool))
@@ -774,3 +775,21 @@ async def test_a_model_sent_to_a_general_route_is_written_without_unset_fields(b
     reply = await in_process.dispatch(app, "POST", "http://h:1/echo", json=body)
 
     assert await reply.json() == {"text": "x"}
+
+
+class Introspective(BaseModel):
+    """A model whose JSON is the request that is running."""
+
+    text: str = ""
+
+    @field_serializer("text")
+    def running(self, _: str) -> str:
+        return str(own_status.running_handler())
+
+
+def test_the_json_of_an_answer_belongs_to_its_request() -> None:
+    """A serializer that never returns blocks the process; without a request, innocent rollouts count the attempt."""
+    answer = TestClient(app_that_answers(Introspective())).post("/tool", json={}, headers={ROLLOUT_HEADER: "4-2"})
+
+    assert answer.json() == {"text": "s: POST /tool of rollout 4-2"}
+    assert own_status.running_handler() is None

@@ -6,7 +6,7 @@ import logging
 
 import orjson
 import pytest
-from aiohttp import ClientResponseError, RequestInfo
+from aiohttp import ClientResponseError, RequestInfo, TooManyRedirects
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 from fastapi.testclient import TestClient
@@ -14,10 +14,11 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from nemo_gym.errors import DeadlineExceeded, EnvFailed, ServerUnreachable
-from nemo_gym.keys import DEADLINE_HEADER
+from nemo_gym.keys import DEADLINE_HEADER, ROLLOUT_HEADER
 from nemo_gym.rollouts.attribution import response_text
 from nemo_gym.serve.app import create_app
-from nemo_gym.serve.failures import DeadlineMiddleware, FailureMiddleware, attribution_headers
+from nemo_gym.serve.failures import MAX_INNER_CONTENT, DeadlineMiddleware, FailureMiddleware, attribution_headers
+from nemo_gym.serve.process_status import own_status
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.reply_log import attach_response, error_body
 from nemo_gym.transport.response_errors import ERROR_HEADER, FAILED_HEADER, UPSTREAM_STATUS_HEADER
@@ -192,6 +193,71 @@ def test_a_failed_inner_call_is_logged_without_its_headers(caplog):
 
     assert "http://h:1/x answered 500: broken" in caplog.text
     assert "s3cret" not in caplog.text
+
+
+def test_a_redirect_in_a_circle_is_reported_without_its_headers(caplog):
+    """The repr of this error of aiohttp contains the request headers, with session cookies and the run token."""
+    info = RequestInfo(URL_, "POST", CIMultiDictProxy(CIMultiDict(Cookie="session=s3cret")), URL_)
+
+    with caplog.at_level(logging.ERROR):
+        answer = client_raising(TooManyRedirects(info, (), status=307)).post("/run")
+
+    assert answer.json() == "http://h:1/x redirects again and again"
+    assert "s3cret" not in answer.text + caplog.text
+
+
+def test_an_exception_with_a_huge_text_is_logged_in_part(caplog):
+    """A verifier may put a whole data set into its error; searching it for secrets would block the other servers."""
+    searched = []
+
+    def redact(text: str) -> str:
+        searched.append(len(text))
+        return text
+
+    with caplog.at_level(logging.ERROR):
+        answer = client_raising(ValueError("begin" + "x y " * 1_000_000 + "end"), redact=redact).post("/run")
+
+    assert max(searched) <= MAX_INNER_CONTENT + 100
+    assert answer.json().startswith("ValueError('begin")
+    assert "begin" in caplog.text and "end" in caplog.text
+
+
+class Introspective(Exception):
+    """An exception whose text is the request that is running."""
+
+    def __repr__(self) -> str:
+        return str(own_status.running_handler())
+
+    __str__ = __repr__
+
+
+def test_the_text_of_an_exception_belongs_to_the_request_that_raised_it():
+    """A text that never ends blocks the cell; without a request, innocent rollouts would count the attempt."""
+    answer = client_raising(Introspective()).post("/verify", headers={ROLLOUT_HEADER: "7-1"})
+
+    assert answer.json() == "my_agent: POST /verify of rollout 7-1"
+    assert own_status.running_handler() is None
+
+
+def test_a_stream_belongs_to_its_request():
+    """Starlette runs streams in other tasks; one that blocks its cell must not cost other rollouts an attempt."""
+    app = create_app()
+
+    @app.post("/verify")
+    async def verify(request: Request) -> StreamingResponse:
+        async def chunks():
+            for _ in range(2):
+                yield f"{own_status.running_handler()};"
+                await asyncio.sleep(0)
+
+        return StreamingResponse(chunks())
+
+    app.add_middleware(FailureMiddleware, server_name="my_agent")
+
+    answer = TestClient(app).post("/verify", headers={ROLLOUT_HEADER: "7-1"})
+
+    assert answer.text == "my_agent: POST /verify of rollout 7-1;" * 2
+    assert own_status.running_handler() is None
 
 
 def client(log: list[str]) -> TestClient:

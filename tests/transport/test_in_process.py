@@ -13,9 +13,10 @@ from pydantic import BaseModel
 from nemo_gym.errors import DeadlineExceeded
 from nemo_gym.keys import DEADLINE_HEADER
 from nemo_gym.serve.app import create_app
-from nemo_gym.serve.failures import DeadlineMiddleware, FailureMiddleware
+from nemo_gym.serve.failures import DeadlineMiddleware, FailureMiddleware, attribution_headers
 from nemo_gym.serve.session import SessionMiddleware
-from nemo_gym.transport import deadlines, in_process
+from nemo_gym.transport import deadlines, http, in_process
+from nemo_gym.transport.response_errors import FAILED_HEADER, FAILED_PATH_HEADER
 
 CALLER = ContextVar("caller", default="nobody")
 
@@ -186,6 +187,20 @@ async def test_too_many_redirects_end_as_with_aiohttp():
     """A redirect loop must not hang a rollout only because the server is in the same process."""
     with pytest.raises(aiohttp.TooManyRedirects):
         await in_process.dispatch(build_app(), "GET", "http://127.0.0.1:1/circle")
+
+
+@pytest.mark.asyncio
+async def test_a_redirect_in_a_circle_names_the_server(over_http):
+    """The failure would be attributed to the caller, an innocent agent."""
+    named = {FAILED_HEADER: "weather", FAILED_PATH_HEADER: "/circle"}
+    for call in (
+        in_process.request(build_app(), "GET", over_http, "/circle", callee="weather"),
+        http.send("GET", f"{over_http}/circle", callee="weather"),
+    ):
+        with pytest.raises(aiohttp.TooManyRedirects) as caught:
+            await call
+
+        assert attribution_headers(caught.value, "my_agent", "/run").items() >= named.items()
 
 
 @pytest.mark.asyncio
