@@ -22,7 +22,7 @@ from pydantic import ConfigDict, ValidationError
 from nemo_gym import WORKING_DIR, component_search_roots, keys
 from nemo_gym.config.checks import InstanceCheck, check_instances, check_references, validation_problems
 from nemo_gym.config.defaults import DEFAULT_HOST, HostFacts, fill_addresses, port_range
-from nemo_gym.config.instances import PLACEHOLDER_MODEL
+from nemo_gym.config.instances import PLACEHOLDER_MODEL, check_server_types
 from nemo_gym.config.interpolations import check_interpolations
 from nemo_gym.config.keys import DEFAULT_HEAD_SERVER_PORT, RESERVED_KEYS, key_constants
 from nemo_gym.config.load import CONFIG_PATHS, load_files
@@ -135,6 +135,7 @@ class GlobalConfigDictParser:
     def raise_on_no_server_instances(self, global_config_dict: DictConfig) -> None:
         """Raise `NoServerInstancesError` if there is no server instance to start."""
         if not self.filter_for_server_instance_configs(global_config_dict):
+            check_server_types(as_dict(global_config_dict))
             paths = global_config_dict.get(CONFIG_PATHS) or []
             reason = f"none of {', '.join(map(str, paths))} defines one" if paths else "no config file was given"
             fix = "name configs with --config, --environment or '+config_paths=[…]'"

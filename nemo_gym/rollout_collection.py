@@ -57,7 +57,7 @@ from nemo_gym.rollouts.example_dispatch import (
     route_to_environment,
     send_examples,
 )
-from nemo_gym.rollouts.limit_options import AtLeastOne, FailureOptions, LimitOptions, VolumeOptions
+from nemo_gym.rollouts.limit_options import AtLeastOne, FailureOptions, LimitOptions, VolumeOptions, check_repeats
 from nemo_gym.rollouts.outcome import Outcome, OutcomeCounts, ScoredRollout, is_terminal_failure, outcome_record
 from nemo_gym.rollouts.plan import AgentNames, PlanOptions, PlanSummary
 from nemo_gym.rollouts.resume import CollectionRequest, PreparedRun, check_request, prepare_run_in_thread
@@ -177,8 +177,8 @@ class RolloutCollectionConfig(SharedRolloutCollectionConfig):
 
     @field_validator("num_repeats", mode="before")
     @classmethod
-    def _null_is_one(cls, value: Any) -> Any:
-        return 1 if value is None else value
+    def _check_repeats(cls, value: Any) -> Any:
+        return check_repeats(value)
 
     @property
     def materialized_jsonl_fpath(self) -> Path:

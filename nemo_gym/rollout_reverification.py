@@ -25,12 +25,15 @@ from nemo_gym.rollouts.run_files import failures_path_for, files_of_run, remove_
 from nemo_gym.rollouts.scoring_rules import verifier_rules
 from nemo_gym.rollouts.store import RolloutStore, RunHistory
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
+from nemo_gym.transport.error_causes import innermost_cause
 from nemo_gym.transport.response_errors import ERROR_HEADER
 from nemo_gym.wire.run_seed_verify import ReverifyMode
 from nemo_gym.wire.stored_rollout import RolloutId, RolloutKey, Row, StoredRollout
 
 UNSAFE_PREFIX = "unsafe_"
 DEFAULT_CONCURRENCY = 256
+MAX_ANSWER_LENGTH = 500
+"""Characters of an error answer in the message of a failure."""
 _INPUTS, _ROLLOUTS, _FAILURES = range(3)
 """Numbers of the files of a run in a `RolloutReader`."""
 
@@ -292,7 +295,9 @@ class Reverification:
         except ClientResponseError as error:
             cause = error.headers.get(ERROR_HEADER) if error.headers else None
             kind = InvalidReward if cause == InvalidReward.__name__ else EnvFailed
-            raise kind(f"/verify answered {error.status}: {response_text(error)[:500]}", where=server) from error
+            answer = "refuses the row (422)" if error.status == 422 else f"answered {error.status}"  # as in a run
+            body = innermost_cause(response_text(error))[:MAX_ANSWER_LENGTH]
+            raise kind(f"/verify {answer}: {body}", where=server) from error
 
     async def _aggregate(self, client: ServerClient) -> list[Row]:
         """Compute the metrics of the output, including the verifiers' own metrics, and write them."""

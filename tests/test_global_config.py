@@ -180,6 +180,9 @@ def test_a_configuration_without_servers_is_refused():
 
     with pytest.raises(NoServerInstancesError, match="no server instance to start"):
         parser.raise_on_no_server_instances(OmegaConf.create({"config_paths": ["a.yaml"]}))
+    misspelt = {"sums": {"resource_servers": {"sums": {"entrypoint": "app.py"}}}}
+    with pytest.raises(NoServerInstancesError, match=r"'sums\.resource_servers' is no server type"):
+        parser.raise_on_no_server_instances(OmegaConf.create(misspelt))
     parser.raise_on_no_server_instances(OmegaConf.create(SERVER))
 
 

@@ -3,6 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
+from nemo_gym.rollout_collection import RolloutCollectionConfig
 from nemo_gym.rollouts.limit_options import FailureOptions, LimitOptions
 from nemo_gym.transport.deadlines import Allowance, CallTimeout, parse_allowance
 
@@ -64,3 +65,22 @@ def test_impossible_counts_are_refused(nonsense):
 def test_every_option_says_what_it_is(kind):
     """The descriptions are the help of `+help=true`."""
     assert not [name for name, field in kind.model_fields.items() if not field.description]
+
+
+@pytest.mark.parametrize("repeats", ["abc", 0, {"math": 0}, {"math": "many"}, [2]])
+def test_wrong_repeats_are_one_problem_without_the_words_of_pydantic(repeats):
+    """A union reports each of its halves, with names such as `constrained-int` that no user knows."""
+    with pytest.raises(ValidationError) as caught:
+        RolloutCollectionConfig(input_jsonl_fpath="i", output_jsonl_fpath="o", num_repeats=repeats)
+
+    (problem,) = caught.value.errors()
+    assert problem["loc"] == ("num_repeats",)
+    assert f"{repeats!r} is neither a number from 1 nor" in problem["msg"]
+
+
+@pytest.mark.parametrize(("repeats", "used"), [(None, 1), ("4", 4), ({"math": "8"}, {"math": 8})])
+def test_repeats_may_be_text_or_null(repeats, used):
+    """Overrides and environment variables are text, and null is the default."""
+    config = RolloutCollectionConfig(input_jsonl_fpath="i", output_jsonl_fpath="o", num_repeats=repeats)
+
+    assert config.num_repeats == used

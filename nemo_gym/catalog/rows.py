@@ -170,8 +170,8 @@ def _json_problems(raw: bytes, error: orjson.JSONDecodeError) -> list[RowProblem
     try:
         text = raw.decode()
     except UnicodeDecodeError as decode_error:
-        detail = f"first: byte 0x{raw[decode_error.start]:02x} at column {decode_error.start + 1}"
-        return [RowProblem("", "the line is not UTF-8", detail)]
+        byte = f"first: byte 0x{raw[decode_error.start]:02x} at column {decode_error.start + 1}"
+        return [RowProblem("", "the line is not UTF-8", f"{byte}; save the file as UTF-8")]
     if "depth" in error.msg:
         return [TOO_DEEP]
     try:

@@ -12,6 +12,7 @@ import importlib.util
 import sys
 import textwrap
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -191,7 +192,9 @@ def check_flags(leaf: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """End the process with a usage error if a flag is among `words`, those that no argument of the command takes."""
     flags = [word for word in words if word.startswith("-")]
     if flags:
-        hint = "".join(output.did_you_mean(flag.split("=")[0], leaf._option_string_actions) for flag in flags)
+        by_word = {name.lstrip("-"): name for name in leaf._option_string_actions}  # dashes make any two flags similar
+        close = [get_close_matches(flag.split("=")[0].lstrip("-"), by_word, n=1) for flag in flags]
+        hint = "".join(f" Did you mean `{by_word[name]}`?" for matches in close for name in matches)
         leaf.error(f"unrecognized arguments: {' '.join(flags)}.{hint}")
     files = [word for word in words if word.endswith((".jsonl", ".yaml")) and Path(word).is_file()]
     if files:

@@ -227,7 +227,7 @@ def _field_problem(detail: Any, path: KeyPath) -> ConfigProblem:
         expected = str(context.get("expected", "")).replace(" or ", ", ")
         choices = [domain.value for domain in Domain] if name == "domain" else expected.replace("'", "").split(", ")
         is_text = isinstance(value, str) and not has_secret_name(path)
-        guess = did_you_mean(str(value), choices, cutoff=0.4) if is_text else ""
+        guess = did_you_mean(str(value), choices) if is_text else ""
         what, fix = f"'{name}' cannot be {_value_text(path, value)}{guess}", f"must be one of {expected}"
     elif kind == "missing":
         what, fix = f"'{name}' is missing", f"add '{name}: …'"

@@ -25,6 +25,7 @@ from nemo_gym.metrics.answer_totals import AnswerTotals
 from nemo_gym.metrics.scores import ATTRITION, SCORES, compute_attrition, compute_scores
 from nemo_gym.rollouts.attribution import response_text
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
+from nemo_gym.transport.error_causes import innermost_cause
 from nemo_gym.wire.stored_rollout import RolloutKey, Row, StoredRollout
 
 _LARGE_FIELDS = frozenset(
@@ -258,7 +259,7 @@ async def fetch_metrics(client: ServerClient, server: str, records: list[Row]) -
         await raise_for_status(response)
         metrics = await get_response_json(response)
     except ClientResponseError as error:
-        body = response_text(error)[:500]
+        body = innermost_cause(response_text(error))[:500]
         raise AgentFailed(f"{METRICS_PATH} answered {error.status}: {body}", where=server) from error
     except ValueError as error:
         raise AgentFailed(f"{METRICS_PATH} did not answer with JSON: {error}", where=server) from error

@@ -58,6 +58,7 @@ _DEADLINE_OF_ERROR = {
 }
 _DEADLINE_OF_PHASE = {Phase.MODEL: "model_call", Phase.ENVIRONMENT: "tool_call", Phase.VERIFY: "verify"}
 _TIMEOUT_STATUS = frozenset({408, 504})
+_SEED_PATH = "/seed_session"
 _UNREACHABLE_ERRORS = frozenset(one.__name__ for one in (ServerUnreachable, SessionLost, CircuitOpen, RequestCancelled))
 _ENDPOINT_DOWN_ERRORS = frozenset(one.__name__ for one in (ServerUnreachable, CircuitOpen))
 _TIMEOUT_ERRORS = frozenset({DeadlineExceeded.__name__, *_DEADLINE_OF_ERROR})
@@ -191,7 +192,10 @@ def _failure_of_status(
     is_model = phase is Phase.MODEL or server in judges
     subject = path if path and server != agent else f"/run of {agent}"
     subject = "the endpoint" if is_model and upstream.isdecimal() else subject
-    message = f"{subject} answered {status}" + (f": {body}" if body else "") + raised_at
+    # The fields of an invalid request to these paths come from the row; tools get arguments from the model.
+    is_invalid_row = status == 422 and not is_model and path in ("", VERIFY_PATH, _SEED_PATH)
+    answer = f"refuses the row ({status})" if is_invalid_row else f"answered {status}"
+    message = f"{subject} {answer}" + (f": {body}" if body else "") + raised_at
     # An error of the model server itself, not a status of its endpoint; or one in which the agent names the server.
     if cause and body and (is_model or (not path and body.startswith(f"{server}: "))):
         message = body.removeprefix(f"{server}: ") + raised_at

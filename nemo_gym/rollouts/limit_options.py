@@ -1,8 +1,8 @@
 """Options of a collection: limits of time and usage, attempts and failures that end it, rollouts in flight."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from nemo_gym.rollouts.collect import DEFAULT_CONCURRENCY
 from nemo_gym.transport import deadlines
@@ -10,6 +10,24 @@ from nemo_gym.transport.deadlines import Allowance
 
 Seconds = Annotated[float, Field(gt=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
+_AT_LEAST_ONE: TypeAdapter[int] = TypeAdapter(AtLeastOne)
+
+
+def check_repeats(value: Any) -> Any:
+    """Check `num_repeats` and return it, or 1 for null.
+
+    Raises:
+        ValueError: it is neither a number nor a mapping; in one sentence, where pydantic reports each half of a union.
+    """
+    if value is None:
+        return 1
+    try:
+        for count in value.values() if isinstance(value, dict) else (value,):
+            _AT_LEAST_ONE.validate_python(count)
+    except ValidationError:
+        problem = f"{value!r} is neither a number from 1 nor a number from 1 for each agent, such as {{math: 8}}"
+        raise ValueError(problem) from None
+    return value
 
 
 class LimitOptions(BaseModel):

@@ -60,6 +60,8 @@ _MESSAGE_FIELD = re.compile(r'"(?:message|detail)\\*":\s*\\*"(.+?)\\*"\s*[,}]', 
 """The message in an error body, also if the body is escaped once or more as a JSON string."""
 _ENDPOINT_ANSWERED = re.compile(r"^(?:the endpoint|/run of \S+) answered \d+(?:: |$)")
 _CODE_AT_END = re.compile(r" \([a-z]\w+\)$")
+RESPONSES_SERVERS = frozenset({"openai_model", "azure_openai_model"})
+"""Model servers that need an endpoint with the Responses API, which many endpoints lack."""
 _REDIRECTS, _SERVER_ERRORS = range(300, 400), range(500, 600)
 _REASONS = {
     401: "refuses the key",
@@ -319,6 +321,9 @@ def endpoint_refused(failure: Failure, config: Mapping[str, Any], counts: str) -
     names = " and ".join(_keys_to_fix(failure, config)) or f"the configuration of {failure.server}"
     change = "start it again or correct its address" if failure.refusal_status == UNREACHABLE else f"fix {names}"
     fix = f"{change} and run the same command with --resume"
+    instance = server_instances(config).get(failure.server)
+    if failure.refusal_status == 404 and instance is not None and instance.implementation in RESPONSES_SERVERS:
+        fix += "; for an endpoint without /v1/responses, use --model-type chat_completions_model"
     if failure.refusal_status in ROW_STATUSES:  # no rollout of this run or an earlier one shows that rows are at fault
         fix += "; if the message is about the content of the rows, correct them and start a run with another --output"
     return EndpointRefused(f"{refusal_reason(failure)}: {counts}", where=failure.server, fix=fix)

@@ -100,7 +100,7 @@ def find_runs(paths: Sequence[str | Path]) -> list[RunFiles]:
         elif path.is_file() or failures_path_for(path).is_file() or run_path_for(path).is_file():
             outputs.append(output_of(path))  # a run without scored rollouts has side files but no output
         else:
-            raise NothingToView("file or folder not found", where=str(path), fix="gym eval run --output FILE")
+            raise NothingToView("file or folder not found", where=str(path), fix="gym runs list")
     unique: dict[Path, Path] = {}
     for output in outputs:  # a link such as `latest` shows a run a second time
         unique.setdefault(output.resolve(), output.absolute())

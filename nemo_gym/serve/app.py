@@ -126,7 +126,7 @@ async def answer_invalid_request(request: Request, error: Exception) -> Response
     assert isinstance(error, RequestValidationError)
     problems = shown_problems(list(error.errors()))
     summary = "; ".join(f"{'.'.join(map(str, p.get('loc', ())))}: {p.get('msg', '')}" for p in problems[:5])
-    logger.warning("%s %s: 422, %d problem(s): %s", request.method, request.url.path, len(problems), summary)
+    logger.warning("%s %s: 422: %s", request.method, request.url.path, summary)
     return Response(json_bytes({"detail": problems}), status_code=422, media_type="application/json")
 
 

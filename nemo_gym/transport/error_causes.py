@@ -11,6 +11,10 @@ MAX_LAYERS = 20
 _HOP = re.compile(r"(?:\S+ answered \d+: )?Hit an exception in \S+ calling an inner server:\s*")
 _EXCEPTION = re.compile(r"(\w+)\((['\"].*['\"])\)", re.DOTALL)
 """The `repr` of an exception with one text."""
+_INVALID_FIELD = re.compile(r'"loc":\s*(\[[^\]]{0,500}\]),\s*"msg":\s*("(?:[^"\\]|\\.){0,2000}")')
+"""Place and message of a problem in an answer 422 of FastAPI; the answer repeats the request and may be cut."""
+MAX_FIELDS = 5
+"""Maximum problems of an answer 422 that an error names."""
 _NEXT_STEP = re.compile(r"\n[ \t]*try: ")
 """Begins the last line of our errors, which has the fix. Linear: a model may have written thousands of line breaks."""
 
@@ -36,7 +40,7 @@ def _unwrap(text: str) -> str | None:
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):  # a long text is cut
-            return None
+            return _invalid_fields(text)
         return value if isinstance(value, str) else _message_of(value)
     if exception := _EXCEPTION.fullmatch(text):
         try:
@@ -55,8 +59,22 @@ def _message_of(body: dict[str, Any]) -> str | None:
     fields = error if isinstance(error, dict) else {}
     message = next((fields[key] for key in ("message", "detail") if isinstance(fields.get(key), str)), None)
     if message is None:
-        return None
+        return _invalid_fields(json.dumps(fields)) if isinstance(fields.get("detail"), list) else None
     inner = fields.get("innererror")  # of Azure, with a more precise code
     codes = [inner.get("code") if isinstance(inner, dict) else None, fields.get("code"), fields.get("type")]
     code = next((text for text in codes if isinstance(text, str)), None)
     return f"{message} ({code})" if code and code not in message else message
+
+
+def _invalid_fields(text: str) -> str | None:
+    """Return the problems in an answer 422 of FastAPI as `expected_answer: Field required`; None for other texts."""
+    problems = []
+    for place, message in _INVALID_FIELD.findall(text):
+        try:
+            names, problem = json.loads(place), json.loads(message)
+        except ValueError:
+            continue
+        field = ".".join(map(str, names[1:] if names[:1] == ["body"] else names))
+        problems.append(f"{field}: {problem}" if field else str(problem))
+    more = f"; {len(problems) - MAX_FIELDS} more" if len(problems) > MAX_FIELDS else ""
+    return "; ".join(problems[:MAX_FIELDS]) + more if problems else None

@@ -21,7 +21,7 @@ from nemo_gym.openai_utils import (
 from nemo_gym.responses_converter import ResponsesConverter
 from nemo_gym.serve.chat_engines import settings_in_metadata
 from nemo_gym.wire.responses import CONTEXT_LENGTH
-from responses_api_models.embedded_model.engine import Engine, Generation, Sampling
+from responses_api_models.embedded_model.engine import Engine, Generation, Sampling, check_runtime
 from responses_api_models.embedded_model.tools import (
     as_text,
     call_or_text_grammar,
@@ -86,6 +86,7 @@ class EmbeddedModel(SimpleResponsesAPIModel):
     _engine: Engine = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
+        check_runtime(self.config.name)  # before 98 MB of weights are downloaded
         weights = Path(self.config.weights) if self.config.weights else bundled_weights()
         self._engine = Engine(
             weights,

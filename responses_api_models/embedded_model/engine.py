@@ -68,6 +68,12 @@ class Generation:
     """The prompt does not fit into the context, so nothing was generated."""
 
 
+def check_runtime(where: str) -> None:
+    """Raise ConfigError if llama.cpp is not installed."""
+    if importlib.util.find_spec("xllamacpp") is None:
+        raise ConfigError("the package xllamacpp is not installed", where=where, fix=INSTALL)
+
+
 def gguf_file(weights: Path) -> Path:
     """Return `weights` if it is a GGUF file.
 
@@ -108,8 +114,7 @@ class Engine:
         self, weights: Path, *, workers: int, threads: int, slots: int, context_length: int, where: str = WHERE
     ) -> None:
         self._where = where
-        if importlib.util.find_spec("xllamacpp") is None:
-            raise ConfigError("the package xllamacpp is not installed", where=where, fix=INSTALL)
+        check_runtime(where)
         self._weights = gguf_file(weights)
         self._count = workers
         self._threads = threads

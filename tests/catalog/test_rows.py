@@ -81,7 +81,7 @@ def test_a_line_with_several_faults_reports_all_of_them():
 def test_the_first_column_and_byte_are_named():
     """Nothing can be found by eye in a line of a megabyte."""
     assert read_line(b'{"a": tru}')[1][0].detail == "first: at column 7"
-    assert read_line(b'{"a": "\xff"}')[1][0].detail == "first: byte 0xff at column 8"
+    assert read_line(b'{"a": "\xff"}')[1][0].detail == "first: byte 0xff at column 8; save the file as UTF-8"
 
 
 @settings(max_examples=60, deadline=None)

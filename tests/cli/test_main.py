@@ -72,6 +72,7 @@ def test_without_a_command_there_is_help(words: tuple[str, ...], capsys: pytest.
         (("list", "environments", "--kind", "thing"), "invalid choice"),
         (("search", "modles", "smol"), "Did you mean `models`?"),
         (("eval", "run", "--limt", "3", "--num-repeat", "2"), "Did you mean `--limit`? Did you mean `--num-repeats`?"),
+        (("dataset", "collate", "--xnputx", "x"), "unrecognized arguments: --xnputx.\n"),  # dashes are no similarity
         (("eval", "run", "--enviroment", "x"), "usage: gym eval run [options]"),
         (("env", "validate"), "no configuration to check"),
         (("env", "validate", "--environment", "arithmetik"), "try: arithmetic"),
@@ -233,6 +234,23 @@ def test_all_explanations_are_listed_by_a_whole_sentence(capsys: pytest.CaptureF
     summaries = json.loads(capsys.readouterr().out)
     assert summaries.keys() == load_explanations().keys()
     assert not [text for text in summaries.values() if text[-1] not in ".`"]
+
+
+def test_an_interrupt_that_python_wraps_is_an_interrupt(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.11 turns Ctrl-C inside `__set_name__`, while modules are imported, into a RuntimeError."""
+
+    def interrupted_import(_args: object) -> int:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as interrupt:
+            raise RuntimeError("Error calling __set_name__") from interrupt
+
+    monkeypatch.setattr("nemo_gym.cli.explain.run", interrupted_import)
+
+    assert exit_status("explain", "timeout") == 130
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_an_explanation_of_something_unknown_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

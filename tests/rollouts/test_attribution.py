@@ -152,3 +152,22 @@ def test_a_judge_whose_answer_is_too_large_is_not_asked_again():
     failure = classify_error(error, "a", TYPES.get, judges={"m"})
 
     assert (failure.kind, failure.retryable) == ("judge_failed", False)
+
+
+@pytest.mark.parametrize(
+    ("server", "path", "text"),
+    [
+        ("r", "/verify", "/verify refuses the row (422): expected_answer: Field required"),
+        ("r", "/seed_session", "/seed_session refuses the row (422): expected_answer: Field required"),
+        (None, None, "/run of a refuses the row (422): expected_answer: Field required"),
+        ("r", "/get_weather", "/get_weather answered 422: expected_answer: Field required"),
+        ("m", "/v1/responses", "/v1/responses answered 422: expected_answer: Field required"),
+    ],
+)
+def test_a_row_that_lacks_a_field_is_named_without_json(server, path, text):
+    """The answer repeats the whole request; what the user needs is the field, and that the row is at fault."""
+    problem = {"type": "missing", "loc": ["body", "expected_answer"], "msg": "Field required", "input": {"a": 1}}
+
+    failure = classify_error(status_error(422, {"detail": [problem]}, whom=server, path=path), "a", TYPES.get)
+
+    assert failure.message == text

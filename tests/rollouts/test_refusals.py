@@ -412,6 +412,11 @@ async def test_the_error_names_the_reason_and_the_key_to_fix():
     assert "fix the configuration of x and" in str(
         endpoint_refused(Failure("model_refused", "model", "no", "x", refusal_status=410), config, "")
     )
+    lacking = Failure("model_refused", "model", "Invalid URL (POST /v1/responses)", "m", refusal_status=404)
+    advice = "for an endpoint without /v1/responses, use --model-type chat_completions_model"
+    assert advice in str(endpoint_refused(lacking, config, ""))
+    chat = {"m": {"responses_api_models": {"chat_completions_model": {"entrypoint": "app.py"}}}}
+    assert advice not in str(endpoint_refused(lacking, chat, ""))
     assert refusal_reason(Failure("model_refused", "model", "oh " * 300, "x", refusal_status=418)).endswith("oh oh…)")
 
 

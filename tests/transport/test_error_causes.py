@@ -11,6 +11,14 @@ REFUSAL = {
 }
 
 
+INVALID_FIELD = {
+    "type": "missing",
+    "loc": ["body", "expected_answer"],
+    "msg": "Field required",
+    "input": {"question": 'a "loc": ["x"], "msg": "y" of a model'},
+}
+
+
 def pass_on(text: str, server: str) -> str:
     """Return the text of a server that passes an error on, as the next server reads it."""
     return json.dumps(f"Hit an exception in {server} calling an inner server: {text}")
@@ -21,6 +29,16 @@ def test_line_breaks_that_a_model_repeats_cost_no_time() -> None:
     answer = "a" + "\n" * 30_000 + "b"
 
     assert innermost_cause(json.dumps(repr(ValueError(answer)))) == f"ValueError: {answer}"
+
+
+@pytest.mark.parametrize("part", ['"loc":[', '"loc":["a"],"msg":"', '"loc": [] ', "[" * 500])
+def test_an_answer_422_is_searched_in_linear_time(part: str) -> None:
+    """It repeats the request, in which a model may have written anything of any length."""
+    text = '{"detail":[' + part * (200_000 // len(part))
+
+    cause = innermost_cause(text)
+
+    assert cause == text.strip() or cause.endswith(" more"), "hours instead of milliseconds if it were quadratic"
 
 
 @pytest.mark.parametrize(
@@ -35,6 +53,12 @@ def test_line_breaks_that_a_model_repeats_cost_no_time() -> None:
         (json.dumps("ZeroDivisionError('division by zero')"), "ZeroDivisionError: division by zero"),
         ('{"error": {"message": "cut off', '{"error": {"message": "cut off'),
         (json.dumps([1]), "[1]"),
+        (json.dumps({"detail": [INVALID_FIELD]}), "expected_answer: Field required"),
+        (json.dumps({"detail": [INVALID_FIELD | {"loc": ["path", "id"]}]}), "path.id: Field required"),
+        (json.dumps({"detail": [INVALID_FIELD | {"loc": []}] * 7}), "; ".join(["Field required"] * 5) + "; 2 more"),
+        ('{"detail":[' + json.dumps(INVALID_FIELD) + ',{"type":"mis', "expected_answer: Field required"),
+        ('{"detail": [{"loc": ["body"], "msg": "cut', '{"detail": [{"loc": ["body"], "msg": "cut'),
+        (json.dumps({"detail": [1]}), json.dumps({"detail": [1]})),
         ("", ""),
     ],
 )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
@@ -34,10 +35,13 @@ if TYPE_CHECKING:
     from nemo_gym.cli.shared.eval_request import EvalRequest
     from nemo_gym.cli.shared.report import Report
     from nemo_gym.cli.terminal.progress import Progress
-    from nemo_gym.rollouts.outcome import FailedRollout, OutcomeCounts
+    from nemo_gym.rollouts.outcome import FailedRollout, Failure, OutcomeCounts
     from nemo_gym.rollouts.plan import PlanSummary
 
 USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
+_ANSWERED = re.compile(r"^(?:the endpoint|/\S+|/run of \S+) (?:answered \d+|refuses the row \(\d+\)): ")
+"""The words before the cause in the message of a failure."""
+_RAISED_AT = re.compile(r" \(raised at [^()]*\)$")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -218,7 +222,8 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
         interrupted = True
         progress.in_flight.stop_admitting()
         if len(progress.in_flight) and request.grace:
-            output.notify(f"waiting up to {request.grace:g} s for {len(progress.in_flight)} rollouts in flight")
+            count = len(progress.in_flight)
+            output.notify(f"waiting up to {request.grace:g} s for {count} rollout{'s' if count != 1 else ''} in flight")
         return request.grace
 
     collection, target = request.collection, Path(request.collection.output_jsonl_fpath)
@@ -334,15 +339,24 @@ def _begin_run(request: EvalRequest, plan: PlanSummary, *, quiet: bool) -> None:
 
 
 def _print_first_failure(outcome: FailedRollout) -> None:
+    """Print a failure, unless the log of a server has named its cause, or the end of the run will name it."""
     from nemo_gym.cli.shared.report import one_line
+    from nemo_gym.cli.terminal.log import was_shown
 
     failure = outcome.failure
+    if _is_refusal_of_run(failure) or was_shown(_RAISED_AT.sub("", _ANSWERED.sub("", failure.message))):
+        return
     output.notify(f"first {failure.kind} (rollout {outcome.job.key}): {failure.server}: {one_line(failure.message)}")
+
+
+def _is_refusal_of_run(failure: Failure) -> bool:
+    """Return whether the endpoint may refuse all rows: then the report or the error that ends the run says so."""
+    return failure.refusal_status is not None and not failure.is_counted
 
 
 def _print_report(args: argparse.Namespace, report: Report) -> int:
     """Print the report and the error that ended the collection early; return the exit status."""
-    from nemo_gym.cli.shared.report import print_report, report_as_dict
+    from nemo_gym.cli.shared.report import one_line, print_report, report_as_dict
     from nemo_gym.journal import StoreError
 
     problem = report.problem
@@ -352,6 +366,9 @@ def _print_report(args: argparse.Namespace, report: Report) -> int:
     if args.json:
         details = {} if problem is None else {"error": str(problem)}
         output.write_json({**report_as_dict(report), "exit_status": status, **details})
+        for kind, failure in report.progress.first_failures.items() if problem is None else ():
+            if _is_refusal_of_run(failure):
+                output.notify(f"{kind}: {failure.server}: {one_line(failure.message)}")
     else:
         print_report(report)
     if problem is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -39,6 +40,8 @@ SELECTORS = {
     "model_type": MODEL_TYPE,
 }
 """Flag that selects a configuration by name -> kind of component."""
+_TYPE_LABEL = re.compile(r"constrained-\w+|(?:dict|list|tuple|union)\[.*\]|function-\w+\[.*\]|int|str|float|bool|none")
+"""Parts of pydantic's error locations that name a member of a union, not a key."""
 CONFIG_PATHS = "config_paths"
 MODEL_NAME_KEY = "policy_model_name"
 
@@ -301,7 +304,7 @@ def load_options(
 
 def _describe_problem(problem: Any, names: Mapping[str, str]) -> str:
     """Return a problem that pydantic found as text; `names` are the flags of keys."""
-    key = ".".join(map(str, problem["loc"]))
+    key = ".".join(part for part in map(str, problem["loc"]) if not _TYPE_LABEL.fullmatch(part))
     message = str(problem["msg"]).removeprefix("Value error, ")
     if not key:
         return message

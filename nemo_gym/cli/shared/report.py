@@ -159,7 +159,8 @@ class Report:
         rollouts, inputs = shlex.quote(str(self.target)), shlex.quote(str(materialized_path_for(self.target)))
         if self.target.exists():
             partial_flag = " +allow_partial_rollouts=true" if self.missing else ""
-            commands["profile"] = f"gym eval profile --inputs {inputs} --rollouts {rollouts}{partial_flag}"
+            if self.plan.finished or self.progress.tally.scored:
+                commands["profile"] = f"gym eval profile --inputs {inputs} --rollouts {rollouts}{partial_flag}"
             commands["view"] = f"gym view {rollouts}"
         return commands
 

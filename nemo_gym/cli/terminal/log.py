@@ -10,7 +10,18 @@ from nemo_gym.cli.terminal import output
 MAX_WARNINGS = 20
 _RECORD = re.compile(r"(WARNING|ERROR|CRITICAL) (?:nemo_gym[\w.]*: )?(.*)")
 """A line of a server's log: level, logger and message."""
+MIN_CAUSE_LENGTH = 8
+"""Shorter texts are part of too many warnings to identify one."""
 LIMIT_NOTICE = "further warnings are not shown; --verbose shows all"
+
+
+_shown: list[str] = []
+"""Texts of warnings that were printed since `logging_to_stderr` began."""
+
+
+def was_shown(text: str) -> bool:
+    """Return whether a warning that contains `text` has been printed during this command."""
+    return len(text) >= MIN_CAUSE_LENGTH and any(text in shown for shown in _shown)
 
 
 class _LimitedNotices:
@@ -23,6 +34,8 @@ class _LimitedNotices:
         if text in self._printed or len(self._printed) > MAX_WARNINGS:
             return
         self._printed.add(text)
+        if len(self._printed) <= MAX_WARNINGS:
+            _shown.append(text)
         output.notify(text if len(self._printed) <= MAX_WARNINGS else LIMIT_NOTICE)
 
 
@@ -44,6 +57,7 @@ class _StderrHandler(logging.Handler):
 @contextmanager
 def logging_to_stderr(*, verbose: bool) -> Iterator[None]:
     """Print warnings of `nemo_gym` without tracebacks, at most MAX_WARNINGS; with `verbose` print every record."""
+    _shown.clear()
     logger = logging.getLogger("nemo_gym")
     previous_settings = logger.level, logger.propagate
     handler = _StderrHandler(verbose=verbose)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from nemo_gym.errors import ConfigError
+from responses_api_models.embedded_model import app
 from responses_api_models.embedded_model.engine import Engine, EngineWorker, Sampling
 from responses_api_models.embedded_model.weights import bundled_weights
 
@@ -31,6 +32,16 @@ def test_missing_packages_are_a_configuration_error_with_the_command_that_helps(
         with pytest.raises(ConfigError) as problem:
             attempt()
         assert "pip install" in str(problem.value.fix)
+
+
+def test_weights_are_not_downloaded_for_a_missing_runtime(monkeypatch):
+    """A newcomer without the extra must not wait for 98 MB to read that the extra is missing."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    config = {"name": "policy_model", "host": "127.0.0.1", "port": 1, "entrypoint": "app.py"}
+    monkeypatch.setattr(app, "bundled_weights", lambda: pytest.fail("the weights were fetched"))
+
+    with pytest.raises(ConfigError, match="xllamacpp is not installed"):
+        app.EmbeddedModel.model_construct(config=app.EmbeddedModelConfig(**config)).model_post_init(None)
 
 
 @pytest.mark.usefixtures("fake_package")

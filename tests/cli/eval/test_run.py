@@ -110,7 +110,8 @@ def test_a_model_that_fails_gives_failures_and_no_reward(tmp_path: Path, rows: s
     done = gym(*ARITHMETIC, "--config", config, "-i", rows, "-x", "--concurrency", "1", cwd=tmp_path)
 
     assert done.returncode == 1, done.stderr
-    assert "first model_refused (rollout 0-0): policy_model: " in done.stderr
+    assert "\nmodel_refused: policy_model: " in done.stdout
+    assert (done.stdout + done.stderr).count("out of order") == 1, done.stderr
     assert "1 failed (model_refused 1)" in done.stdout
     assert "mean reward  none: nothing was scored" in done.stdout
     assert "stopped early: a rollout failed (max_failures 1)" in done.stdout
@@ -119,6 +120,17 @@ def test_a_model_that_fails_gives_failures_and_no_reward(tmp_path: Path, rows: s
     assert failure["_ng_failure"]["whom"] == "policy_model"
     assert "reward" not in failure
     assert 0 < failure["_ng_phases"]["model"] < failure["_ng_seconds"]
+
+
+def test_scripts_read_on_stderr_why_an_endpoint_refused_all_rows(tmp_path: Path, rows: str) -> None:
+    """With --json no report names the cause."""
+    fault = {"fault": {"kind": "status", "status": 400, "message": "out of order"}}
+    config = model_file(tmp_path, fault)
+
+    done = gym(*ARITHMETIC, "--config", config, "-i", rows, "--limit", "2", "--json", cwd=tmp_path)
+
+    assert json.loads(done.stdout)["failed"] == {"model_refused": 2}
+    assert done.stderr.count("out of order") == 1, done.stderr
 
 
 def test_a_refused_key_is_one_error_with_the_way_to_go_on(tmp_path: Path, rows: str) -> None:
@@ -135,6 +147,7 @@ def test_a_refused_key_is_one_error_with_the_way_to_go_on(tmp_path: Path, rows: 
     assert result["error"].endswith(" and run the same command with --resume")
     assert result["next"]["continue"].endswith("--resume")
     assert done.stderr.count("refuses the key") == 1
+    assert "first model_refused" not in done.stderr  # the error at the end says it, with the fix
     assert [line["_ng_failure"]["counted"] for line in lines_of(tmp_path / "out_failures.jsonl")] == [False] * 12
 
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from nemo_gym.cli.terminal.log import LIMIT_NOTICE, MAX_WARNINGS, ServerLogPrinter, logging_to_stderr
+from nemo_gym.cli.terminal.log import LIMIT_NOTICE, MAX_WARNINGS, ServerLogPrinter, logging_to_stderr, was_shown
 
 LOGGER = logging.getLogger("nemo_gym.rollouts.test_log")
 
@@ -67,3 +67,17 @@ def test_verbose_shows_every_line_of_servers(capsys: pytest.CaptureFixture[str])
     ServerLogPrinter(verbose=True)("sums", "anything")
 
     assert capsys.readouterr().err == "(sums) anything\n"
+
+
+def test_what_the_log_has_shown_is_known_until_the_command_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first failure is printed once, although the log of the server names it, too."""
+    with logging_to_stderr(verbose=False):
+        printer = ServerLogPrinter(verbose=False)
+        printer("cell 0", "ERROR nemo_gym.serve: sums: POST /verify failed: ZeroDivisionError: division (app.py:3)")
+
+        assert was_shown("ZeroDivisionError: division")
+        assert not was_shown("KeyError: division")
+        assert not was_shown("sums"), "a short text is part of too many warnings"
+    with logging_to_stderr(verbose=False):
+        assert not was_shown("ZeroDivisionError: division")
+    assert capsys.readouterr().err.count("ZeroDivisionError") == 1
