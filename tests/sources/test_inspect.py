@@ -18,6 +18,10 @@ from tests.sources.conftest import ROOT, Evaluation, actions_of, source
 from tests.sources.packages import inspect_tasks
 from tests.sources.policies import choose
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the package, with the newest tenacity
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 TASKS = "tests.sources.packages.inspect_tasks"
 
 
