@@ -47,10 +47,7 @@ class CallingEpisode(PeerEpisode):
         self._conversation: list[Message] = []
         self._graders = 0
         self._episode = self._loop.create_task(self.play(row))
-        turn = self._next_turn()
-        if turn.done and not self._conversation:
-            raise RuntimeError("the package ended the episode without a call of the model")
-        return turn
+        return self._next_turn()
 
     def step(self, action: Action) -> PeerTurn:
         if not self._call.is_grader:
@@ -64,7 +61,14 @@ class CallingEpisode(PeerEpisode):
         self._loop.close()
 
     def _next_turn(self) -> PeerTurn:
-        """Run the package until it calls a model or ends."""
+        """Run the package until it calls a model or ends; an error ends the episode."""
+        try:
+            return self._turn()
+        except BaseException:
+            self.close()
+            raise
+
+    def _turn(self) -> PeerTurn:
         call = self._loop.run_until_complete(self._wait())
         if call is None:
             return self._final_turn(self._episode.result())
@@ -103,6 +107,8 @@ class CallingEpisode(PeerEpisode):
 
     def _final_turn(self, end: PeerTurn) -> PeerTurn:
         """Return the end with what the package showed after the last reply."""
+        if not self._conversation:
+            raise RuntimeError("the package ended the episode without a call of the model")
         known = len(self._conversation)
         messages = end.messages or []
         is_continued = [_facts(one) for one in messages[:known]] == [_facts(one) for one in self._conversation]
