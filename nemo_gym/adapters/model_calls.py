@@ -122,7 +122,11 @@ class CallingEpisode(PeerEpisode):
 def assistant_message(action: Action) -> Message:
     """Return the reply of a model as a message."""
     calls = [
-        {"id": call["call_id"], "type": "function", "function": {"name": call["name"], "arguments": argument_text(call)}}
+        {
+            "id": call["call_id"],
+            "type": "function",
+            "function": {"name": call["name"], "arguments": argument_text(call)},
+        }
         for call in action.calls
     ]
     return {"role": "assistant", "content": action.text, **({"tool_calls": calls} if calls else {})}

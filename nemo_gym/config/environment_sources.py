@@ -112,6 +112,11 @@ class EnvironmentSource:
             raise ConfigError(f"cannot be read: {problem}", where=str(path), fix=WRITE_IDS + self.name) from None
 
     @property
+    def runs_any_name(self) -> bool:
+        """The environments are packages of their own, so an id is a name of which there is no list."""
+        return self.file.imports_ids and bool(self.version) and not self.ids
+
+    @property
     def runnable_ids(self) -> list[str]:
         return [name for name, facts in self.ids.items() if "refused" not in facts]
 
@@ -249,7 +254,7 @@ def _check_id(source: EnvironmentSource, environment_id: str) -> None:
     """Check that an id is in the list of its source, or may be imported."""
     where = f"{source.name}:{environment_id}"
     facts = source.ids.get(environment_id)
-    if facts is None and source.file.imports_ids and (":" in environment_id or (source.version and not source.ids)):
+    if facts is None and (source.runs_any_name or (source.file.imports_ids and ":" in environment_id)):
         return
     if facts is None and not source.ids:
         raise UnknownEnvironment(f"{source.name} has no list of ids", where=where, fix=WRITE_IDS + source.name)

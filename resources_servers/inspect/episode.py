@@ -20,8 +20,6 @@ IMPORTED = (
     *("anyio._backends._asyncio", "fsspec.implementations.memory", "markdown_it", "numpy"),
 )
 """Modules that a first evaluation imports, for seconds."""
-_current: CallingEpisode | None = None
-"""The episode of this process, whose model the package's registry makes."""
 
 
 def prepare() -> None:
@@ -60,9 +58,8 @@ def register_model() -> None:
     package = importlib.import_module("inspect_ai.model")
 
     async def generate(self: Any, input: Any, tools: Any, tool_choice: Any, config: Any) -> Any:  # noqa: A002, ARG001
-        assert _current is not None
         messages, offered = [as_message(one) for one in input], [as_tool(tool) for tool in tools]
-        action = await _current.ask(messages, offered, is_grader=self.model_name == GRADER)
+        action = await self.episode.ask(messages, offered, is_grader=self.model_name == GRADER)
         return output(package, self.model_name, action)
 
     async def count_text_tokens(self: Any, text: str) -> int:  # noqa: ARG001
@@ -77,7 +74,9 @@ def output(package: Any, model: str, action: Action) -> Any:
     """Return a reply of our model as the package's."""
     parse = importlib.import_module("inspect_ai.model._call_tools").parse_tool_call
     calls = [parse(call["call_id"], call["name"], argument_text(call)) for call in action.calls]
-    message = package.ChatMessageAssistant(content=action.text, tool_calls=calls or None, model=model, source="generate")
+    message = package.ChatMessageAssistant(
+        content=action.text, tool_calls=calls or None, model=model, source="generate"
+    )
     choice = package.ChatCompletionChoice(message=message, stop_reason="tool_calls" if calls else "stop")
     return package.ModelOutput(model=model, choices=[choice], usage=package.ModelUsage())
 
@@ -134,18 +133,16 @@ def reward_of(scores: dict[str, Any], chosen: str | None) -> float:
 
 class InspectEpisode(CallingEpisode):
     async def play(self, row: Row) -> PeerTurn:
-        global _current
-        _current = self
         random.seed(row["seed"])
         package = importlib.import_module("inspect_ai")
         task = load_task(row["environment"], row["arguments"])
         sample = importlib.import_module("inspect_ai.dataset").Sample.model_validate(row["sample"])
         refuse_local_sandbox(row["environment"], task.sandbox, sample.sandbox)
-        get_model = importlib.import_module("inspect_ai.model").get_model
+        policy, grader = (self.model(name) for name in (POLICY, GRADER))
         (log,) = await package.eval_async(
             package.task_with(task, dataset=[sample]),
-            model=get_model(f"gym/{POLICY}"),
-            model_roles={"grader": get_model(f"gym/{GRADER}")},
+            model=policy,
+            model_roles={"grader": grader},
             log_dir="memory://inspect",
             epochs=1,
             retry_on_error=0,
@@ -164,6 +161,12 @@ class InspectEpisode(CallingEpisode):
             messages=[as_message(one) for one in done.messages],
             info={"scores": {name: score.value for name, score in scores.items()}},
         )
+
+    def model(self, name: str) -> Any:
+        """Return our model as the package's, whose calls come to this episode."""
+        model = importlib.import_module("inspect_ai.model").get_model(f"gym/{name}")
+        model.api.episode = self
+        return model
 
     async def ask(self, messages: Any, tools: Any = (), *, is_grader: bool = False) -> Action:
         if is_grader and not self.row.get("grader"):

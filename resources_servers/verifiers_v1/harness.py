@@ -30,8 +30,8 @@ class GymHarness(Harness[GymHarnessConfig]):
     NEEDS_CONTAINER = False
 
     async def launch(
-        self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, mcp_urls: dict[str, str], data: Any,
-    ) -> ProgramResult:  # fmt: skip  # noqa: ARG002
+        self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, mcp_urls: dict[str, str], data: Any,  # noqa: ARG002
+    ) -> ProgramResult:  # fmt: skip
         """Play until the model calls no tool, or the package refuses a turn."""
         system, prompt = self.resolve_prompt(data)
         messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []

@@ -30,7 +30,7 @@ def choose_number(observation: str, number: int) -> str:
     return f"[{crc32(f'{observation}:{number}'.encode()) % 2}]"
 
 
-def choose_wrongly(observation: str, number: int) -> str:  # noqa: ARG001
+def choose_wrongly(observation: str, number: int) -> str:
     """Say what no environment expects."""
     return "I do not play."
 

@@ -28,7 +28,7 @@ TASKS = "tests.sources.packages.inspect_tasks"
 def scripted(policy):
     """A function for the package's scripted model: the last message and the number of its turns decide."""
 
-    def reply(messages, tools, tool_choice, config) -> ModelOutput:  # noqa: ARG001
+    def reply(messages, tools, tool_choice, config) -> ModelOutput:
         number = sum(message.role == "assistant" for message in messages)
         last = messages[-1]
         said = policy(last.error.message if getattr(last, "error", None) else last.text, number)

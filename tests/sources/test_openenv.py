@@ -58,7 +58,9 @@ async def play_alone(url: str, record: dict[str, Any], policy) -> tuple[list[flo
         while not result.done and len(rewards) < 8:
             reply = policy(shown[-1], len(rewards))
             total = 0.0
-            actions = [call["arguments"] for call in reply["tool_calls"]] if isinstance(reply, dict) else [{"message": reply}]
+            actions = (
+                [call["arguments"] for call in reply["tool_calls"]] if isinstance(reply, dict) else [{"message": reply}]
+            )
             for action in actions:
                 if result.done:
                     break

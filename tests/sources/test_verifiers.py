@@ -70,9 +70,7 @@ def shown_of(record: dict[str, Any]) -> list[str]:
 def test_rewards_metrics_and_turns_are_those_of_the_package(evaluation: Evaluation, package, policy) -> None:
     """A system prompt, several user messages in a turn, weights, tools that raise: all must reach both models alike."""
     name = f"{policy.__module__}:{policy.__name__}"
-    records = evaluation.run(
-        [f"verifiers:{PACKAGES}.{package}?size=24"], "--concurrency", "24", GYM_TEST_POLICY=name
-    )
+    records = evaluation.run([f"verifiers:{PACKAGES}.{package}?size=24"], "--concurrency", "24", GYM_TEST_POLICY=name)
 
     assert len(records) == 24
     for record in records:

@@ -24,7 +24,7 @@ class GuessEnv(vf.MultiTurnEnv):
         if self.fault == "error":
             raise vf.ToolError("broken tool")
         if self.fault == "hang":
-            time.sleep(3600)
+            time.sleep(3600)  # noqa: ASYNC251
         if self.fault == "exit":
             os._exit(7)
         said = messages[-1]["content"]

@@ -5,7 +5,10 @@ from datasets import Dataset
 
 
 def load_environment(count: int = 24) -> vf.Environment:
-    rows = [{"question": f"{number} + {number * 7 % 5} = [?] [3] [7] [9]", "answer": str(number % 10)} for number in range(count)]
+    rows = [
+        {"question": f"{number} + {number * 7 % 5} = [?] [3] [7] [9]", "answer": str(number % 10)}
+        for number in range(count)
+    ]
 
     def is_right(completion, answer) -> float:
         return float(f"[{answer}]" in completion[-1]["content"])

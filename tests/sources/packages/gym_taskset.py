@@ -23,7 +23,7 @@ class NumberTask(vf.Task[NumberData, vf.State, NumberTaskConfig]):
         if self.config.fault == "raise":
             raise KeyError("lost answer")
         if self.config.fault == "hang":
-            time.sleep(3600)
+            time.sleep(3600)  # noqa: ASYNC251
         if self.config.fault == "exit":
             os._exit(7)
         return float(self.data.answer in trace.last_reply)

@@ -25,11 +25,19 @@ def add(first: int, second: int) -> int:
 def policy(text: str, number: int):
     """Choose calls by the last text and the turn; in the end, say a number."""
     value = crc32(f"{text}:{number}".encode())
-    calls = [{"name": "look", "arguments": {"shelf": value % 4}}, {"name": "add", "arguments": {"first": number, "second": 2}}]
+    calls = [
+        {"name": "look", "arguments": {"shelf": value % 4}},
+        {"name": "add", "arguments": {"first": number, "second": 2}},
+    ]
     if number == 0:
         return {"tool_calls": calls}
     if number == 1:
-        choices = [[calls[0]], [{"name": "look", "arguments": "{not json"}], [{"name": "burn", "arguments": {}}], [calls[1]]]
+        choices = [
+            [calls[0]],
+            [{"name": "look", "arguments": "{not json"}],
+            [{"name": "burn", "arguments": {}}],
+            [calls[1]],
+        ]
         return {"text": "so", "tool_calls": choices[value % 4]}
     return f"It is {value % 3}."
 
@@ -40,6 +48,6 @@ def load_environment() -> vf.Environment:
     def says_answer(completion, answer) -> float:
         return float(completion[-1]["content"] == f"It is {answer}.")
 
-    return vf.ToolEnv(dataset=Dataset.from_list(rows), tools=[look, add], rubric=vf.Rubric(funcs=[says_answer]), max_turns=5)
-
-
+    return vf.ToolEnv(
+        dataset=Dataset.from_list(rows), tools=[look, add], rubric=vf.Rubric(funcs=[says_answer]), max_turns=5
+    )

@@ -44,12 +44,16 @@ def parts():
 
 @task
 def numbers() -> Task:
-    return Task(dataset=number_samples(), solver=[system_message("Be brief."), generate()], scorer=[includes(), parts()])
+    return Task(
+        dataset=number_samples(), solver=[system_message("Be brief."), generate()], scorer=[includes(), parts()]
+    )
 
 
 @task
 def choices() -> Task:
-    samples = [Sample(input=f"Which {number}?", choices=["a", "b", "c"], target="ABC"[number % 3]) for number in range(24)]
+    samples = [
+        Sample(input=f"Which {number}?", choices=["a", "b", "c"], target="ABC"[number % 3]) for number in range(24)
+    ]
     return Task(dataset=samples, solver=multiple_choice(), scorer=choice())
 
 
@@ -82,7 +86,7 @@ def dialogue(fault: str = ""):
             if fault == "raise":
                 raise KeyError("lost sample")
             if fault == "hang":
-                time.sleep(3600)
+                time.sleep(3600)  # noqa: ASYNC251
             if fault == "exit":
                 os._exit(7)
             if fault == "other":

@@ -42,7 +42,9 @@ class Hunt(Environment[Move, Sight, State]):
         self.moves += 1
         self.place += action.steps
         found = self.place == self.goal
-        hint = "found" if found else f"{'warm' if abs(self.goal - self.place) < 3 else 'cold'} {self.random.random():.6f}"
+        hint = (
+            "found" if found else f"{'warm' if abs(self.goal - self.place) < 3 else 'cold'} {self.random.random():.6f}"
+        )
         return Sight(place=self.place, hint=hint, reward=1.0 if found else -0.125, done=found or self.moves == 6)
 
     @property
