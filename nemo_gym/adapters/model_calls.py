@@ -17,7 +17,7 @@ Message = dict[str, Any]
 
 
 @dataclass
-class ModelCall:
+class PendingCall:
     """A call of the model that waits for its reply."""
 
     messages: list[Message]
@@ -37,13 +37,13 @@ class CallingEpisode(PeerEpisode):
         self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = (), *, is_grader: bool = False
     ) -> Action:
         """Return the reply of the policy, or of the model that grades."""
-        call = ModelCall(list(messages), list(tools), is_grader, self._loop.create_future())
+        call = PendingCall(list(messages), list(tools), is_grader, self._loop.create_future())
         await self._calls.put(call)
         return await call.reply
 
     def start(self, row: Row) -> PeerTurn:
         self._loop = asyncio.new_event_loop()
-        self._calls: asyncio.Queue[ModelCall] = asyncio.Queue()
+        self._calls: asyncio.Queue[PendingCall] = asyncio.Queue()
         self._conversation: list[Message] = []
         self._graders = 0
         self._episode = self._loop.create_task(self.play(row))
@@ -73,7 +73,7 @@ class CallingEpisode(PeerEpisode):
         if call is None:
             return self._final_turn(self._episode.result())
         self._call = call
-        if call.is_grader:  # every call of the grader is a conversation of its own
+        if call.is_grader:  # every call of the grader begins a conversation
             self._graders += 1
             return PeerTurn(None, player=self._graders, messages=list(input_items(call.messages)))
         is_first = not self._conversation
@@ -83,7 +83,7 @@ class CallingEpisode(PeerEpisode):
             return PeerTurn(None, player=0, messages=list(input_items(new)), tools=call.tools)
         return PeerTurn(observation(new), player=0, outputs=tool_outputs(new))
 
-    async def _wait(self) -> ModelCall | None:
+    async def _wait(self) -> PendingCall | None:
         """Return the next call of a model; None if the package has ended."""
         call = self._loop.create_task(self._calls.get())
         await asyncio.wait([call, self._episode], return_when=asyncio.FIRST_COMPLETED)
@@ -94,14 +94,14 @@ class CallingEpisode(PeerEpisode):
 
     def _new_messages(self, messages: list[Message]) -> list[Message]:
         """Return the messages that follow the conversation; a conversation that does not continue it is an error."""
-        known = [_facts(message) for message in self._conversation]
-        if [_facts(message) for message in messages[: len(known)]] != known:
+        earlier = [_facts(message) for message in self._conversation]
+        if [_facts(message) for message in messages[: len(earlier)]] != earlier:
             raise RuntimeError(
                 "the package changed the conversation or began another one: "
                 "only a conversation that grows can be the turns of a rollout"
             )
-        new = messages[len(known) :]
-        if known and (wrong := {message["role"] for message in new} - {"user", "tool"}):
+        new = messages[len(earlier) :]
+        if earlier and (wrong := {message["role"] for message in new} - {"user", "tool"}):
             raise RuntimeError(f"the package added a message of the role {min(wrong)} within the conversation")
         return new
 
@@ -109,10 +109,10 @@ class CallingEpisode(PeerEpisode):
         """Return the end with what the package showed after the last reply."""
         if not self._conversation:
             raise RuntimeError("the package ended the episode without a call of the model")
-        known = len(self._conversation)
+        length = len(self._conversation)
         messages = end.messages or []
-        is_continued = [_facts(one) for one in messages[:known]] == [_facts(one) for one in self._conversation]
-        new = messages[known:] if is_continued else []
+        is_continued = [_facts(one) for one in messages[:length]] == [_facts(one) for one in self._conversation]
+        new = messages[length:] if is_continued else []
         end.content, end.outputs, end.messages = observation(new), tool_outputs(new), None
         end.done, end.player = True, 0
         end.ending = end.ending or ("truncated" if end.truncated else "finished")

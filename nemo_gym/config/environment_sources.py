@@ -113,7 +113,7 @@ class EnvironmentSource:
 
     @property
     def runs_any_name(self) -> bool:
-        """The environments are packages of their own, so an id is a name of which there is no list."""
+        """The environments are packages, so an id is a name of which there is no list."""
         return self.file.imports_ids and bool(self.version) and not self.ids
 
     @property

@@ -40,8 +40,8 @@ def load_task(name: str, arguments: dict[str, Any]) -> Any:
     module, colon, attribute = name.rpartition(":")
     if not colon:
         raise TypeError(f"{name} is not of the form MODULE:TASK")
-    found = getattr(importlib.import_module(module), attribute)
-    task = found(**arguments) if callable(found) else found
+    attribute_value = getattr(importlib.import_module(module), attribute)
+    task = attribute_value(**arguments) if callable(attribute_value) else attribute_value
     if not isinstance(task, importlib.import_module("inspect_ai").Task):
         raise TypeError(f"{name} is no task of Inspect, and makes none")
     return task

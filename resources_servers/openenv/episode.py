@@ -43,7 +43,7 @@ class OpenEnvEpisode(PeerEpisode):
         self._client = client
         result = await client.reset(seed=row["seed"], **row["arguments"])
         tool = function_tool(TOOL, str(schema.get("description", "Act in the environment.")), _parameters(schema))
-        return PeerTurn(_shown(result.observation), tools=[tool])
+        return PeerTurn(observation_text(result.observation), tools=[tool])
 
     async def _serve(self, name: str) -> str:
         """Serve the application `module:app` of a package on a free port of the loopback interface; return its URL."""
@@ -92,7 +92,7 @@ class OpenEnvEpisode(PeerEpisode):
             if _INVALID not in str(error):
                 raise
             return {"error": str(error)}, 0.0, False  # a mistake of the model, which may try again
-        return _shown(result.observation), float(result.reward or 0.0), bool(result.done)
+        return observation_text(result.observation), float(result.reward or 0.0), bool(result.done)
 
     def close(self) -> None:
         self._loop.run_until_complete(self._close())
@@ -136,7 +136,7 @@ def only_text_field(schema: dict[str, Any]) -> str | None:
     return names[0] if len(names) == 1 and properties[names[0]].get("type") == "string" else None
 
 
-def _shown(observation: dict[str, Any]) -> str:
+def observation_text(observation: dict[str, Any]) -> str:
     """Return an observation as the model sees it: its only text, or JSON."""
     fields = {name: value for name, value in observation.items() if name not in ("done", "reward", "metadata")}
     values = list(fields.values())

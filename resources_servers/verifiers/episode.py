@@ -31,7 +31,7 @@ def policy_client(episode: CallingEpisode) -> Any:
         return response(types, model, action)
 
     base = importlib.import_module("verifiers.legacy.clients").Client
-    others = dict.fromkeys(base.__abstractmethods__, None)  # parts of its own get_response
+    others = dict.fromkeys(base.__abstractmethods__, None)  # parts of the get_response that is replaced
     return type("PolicyClient", (base,), {**others, "get_response": get_response})(None)
 
 

@@ -1,4 +1,4 @@
-"""The ids of verifiers: its environments are packages of their own, so there is no list."""
+"""The ids of verifiers: its environments are packages of users, so there is no list."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""The ids of tasksets of verifiers: they are packages of their own, so there is no list."""
+"""The ids of tasksets of verifiers: they are packages of users, so there is no list."""
 
 from collections.abc import Iterator
 from typing import Any

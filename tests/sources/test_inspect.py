@@ -1,4 +1,4 @@
-"""Tasks of Inspect give the scores and turns of its own evaluation."""
+"""Tasks of Inspect give the scores and turns that its evaluation gives."""
 
 import asyncio
 import json
@@ -25,14 +25,14 @@ pytestmark = [
 TASKS = "tests.sources.packages.inspect_tasks"
 
 
-def scripted(policy):
+def reply_function(policy):
     """A function for the package's scripted model: the last message and the number of its turns decide."""
 
     def reply(messages, tools, tool_choice, config) -> ModelOutput:
         number = sum(message.role == "assistant" for message in messages)
         last = messages[-1]
-        said = policy(last.error.message if getattr(last, "error", None) else last.text, number)
-        fields = said if isinstance(said, dict) else {"text": said}
+        chosen = policy(last.error.message if getattr(last, "error", None) else last.text, number)
+        fields = chosen if isinstance(chosen, dict) else {"text": chosen}
         calls = [
             parse_tool_call(f"{number}-{position}", call["name"], json.dumps(call["arguments"]))
             for position, call in enumerate(fields.get("tool_calls", ()))
@@ -46,7 +46,7 @@ def scripted(policy):
 
 def play_alone(name: str, policy) -> list[Any]:
     """Evaluate a task in the package's own runner; return its samples."""
-    model = get_model("mockllm/model", custom_outputs=scripted(policy), memoize=False)
+    model = get_model("mockllm/model", custom_outputs=reply_function(policy), memoize=False)
     task = getattr(inspect_tasks, name)()
     (log,) = asyncio.run(eval_async(task, model=model, log_dir="memory://alone", ctl_server=False, acp_server=False))
     assert log.status == "success", log.error
@@ -85,8 +85,8 @@ def test_scores_and_turns_are_those_of_the_package(evaluation: Evaluation, name,
         first = next(iter(sample.scores.values()))
         assert record["reward"] == value_to_float()(first.value)
         assert record["info"]["scores"] == {key: score.value for key, score in sample.scores.items()}
-        said = [one.text for one in sample.messages if one.role == "assistant" and one.text]
-        assert actions_of(record) == said
+        replies = [one.text for one in sample.messages if one.role == "assistant" and one.text]
+        assert actions_of(record) == replies
         begin = next(number for number, one in enumerate(sample.messages) if one.role == "assistant")
         shown = [text_of(one) for one in sample.messages[begin:] if one.role != "assistant"]
         assert shown_of(record) == (shown[:-1] if record["ending"] == "message_limit" else shown)
@@ -106,7 +106,7 @@ def test_a_scorer_asks_the_model_server_of_its_name(evaluation: Evaluation, tmp_
     grades = {"entrypoint": "app.py", "script": [{"text": "Well. GRADE: C"}], "after_last": "cycle"}
     config = tmp_path / "grader.yaml"
     config.write_text(json.dumps({"judge": {"responses_api_models": {"scripted_model": grades}}}))
-    records = evaluation.run([f"inspect:{TASKS}:graded?size=6&grader=judge"], "--config", str(config))
+    records = evaluation.run([f"inspect:{TASKS}:with_grader?size=6&grader=judge"], "--config", str(config))
 
     assert [record["reward"] for record in records] == [1.0] * 6
     for record in records:
@@ -121,7 +121,7 @@ def test_a_scorer_asks_the_model_server_of_its_name(evaluation: Evaluation, tmp_
         ("talk?fault=exit&size=2", "its process ended with status 7"),
         ("talk?fault=hang&size=2", "did not answer within 20 s"),
         ("talk?fault=other&size=2", "only a conversation that grows"),
-        ("graded?size=2", "add grader=MODEL_SERVER"),
+        ("with_grader?size=2", "add grader=MODEL_SERVER"),
     ],
 )
 def test_a_fault_of_the_task_is_a_failure_without_a_reward(evaluation: Evaluation, task, reason) -> None:

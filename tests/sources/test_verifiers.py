@@ -1,4 +1,4 @@
-"""Environments of verifiers give the rewards, metrics and turns of its own runner."""
+"""Environments of verifiers give the rewards, metrics and turns that its runner gives."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Tasksets of verifiers 0.4 give the rewards, metrics and turns of its own agent and harness."""
+"""Tasksets of verifiers 0.4 give the rewards, metrics and turns that its agent gives."""
 
 import asyncio
 import json

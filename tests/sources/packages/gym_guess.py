@@ -27,8 +27,8 @@ class GuessEnv(vf.MultiTurnEnv):
             time.sleep(3600)  # noqa: ASYNC251
         if self.fault == "exit":
             os._exit(7)
-        said = messages[-1]["content"]
-        if f"[{state['secret']}]" in said:
+        reply = messages[-1]["content"]
+        if f"[{state['secret']}]" in reply:
             state["final_env_response"] = [{"role": "user", "content": f"Right after {len(state['hints'])} hints."}]
             return state["final_env_response"]
         state["hints"].append(random.random())
@@ -42,8 +42,8 @@ def load_environment(fault: str = "", max_turns: int = 4) -> vf.Environment:
     rows = [{"question": f"Guess {number}: [1] [2] [3] [4]", "answer": str(1 + number % 4)} for number in range(30)]
 
     def quickness(state) -> float:
-        found = state.get("final_env_response") is not None
-        return 1 / (1 + len(state["hints"])) if found else 0.0
+        is_right = state.get("final_env_response") is not None
+        return 1 / (1 + len(state["hints"])) if is_right else 0.0
 
     rubric = vf.Rubric(funcs=[quickness])
     return GuessEnv(fault=fault, max_turns=max_turns, eval_dataset=Dataset.from_list(rows), rubric=rubric)

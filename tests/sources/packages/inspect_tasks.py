@@ -105,7 +105,7 @@ def talk(fault: str = "") -> Task:
 
 
 @task
-def graded() -> Task:
+def with_grader() -> Task:
     return Task(dataset=number_samples(), scorer=model_graded_qa())
 
 

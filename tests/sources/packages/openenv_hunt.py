@@ -41,11 +41,13 @@ class Hunt(Environment[Move, Sight, State]):
             os._exit(7)
         self.moves += 1
         self.place += action.steps
-        found = self.place == self.goal
+        is_there = self.place == self.goal
         hint = (
-            "found" if found else f"{'warm' if abs(self.goal - self.place) < 3 else 'cold'} {self.random.random():.6f}"
+            "found"
+            if is_there
+            else f"{'warm' if abs(self.goal - self.place) < 3 else 'cold'} {self.random.random():.6f}"
         )
-        return Sight(place=self.place, hint=hint, reward=1.0 if found else -0.125, done=found or self.moves == 6)
+        return Sight(place=self.place, hint=hint, reward=1.0 if is_there else -0.125, done=is_there or self.moves == 6)
 
     @property
     def state(self) -> State:
@@ -56,18 +58,20 @@ class Say(Action):
     message: str
 
 
-class Heard(Observation):
+class EchoOfText(Observation):
     text: str = ""
 
 
-class Echo(Environment[Say, Heard, State]):
-    def reset(self, seed=None, episode_id=None, **_) -> Heard:
+class Echo(Environment[Say, EchoOfText, State]):
+    def reset(self, seed=None, episode_id=None, **_) -> EchoOfText:
         self.count, self.seed = 0, seed
-        return Heard(text=f"Say [{seed % 5}] or [{seed % 3}].")
+        return EchoOfText(text=f"Say [{seed % 5}] or [{seed % 3}].")
 
-    def step(self, action: Say, timeout_s=None, **_) -> Heard:
+    def step(self, action: Say, timeout_s=None, **_) -> EchoOfText:
         self.count += 1
-        return Heard(text=f"{action.message} heard, {self.count}", reward=len(action.message) / 8, done=self.count == 3)
+        return EchoOfText(
+            text=f"{action.message} heard, {self.count}", reward=len(action.message) / 8, done=self.count == 3
+        )
 
     @property
     def state(self) -> State:
@@ -84,4 +88,4 @@ def policy(text: str, number: int):
 
 
 app = create_app(Hunt, Move, Sight, env_name="hunt", max_concurrent_envs=64)
-echo = create_app(Echo, Say, Heard, env_name="echo")
+echo = create_app(Echo, Say, EchoOfText, env_name="echo")
