@@ -422,6 +422,8 @@ def npm_packages(name: str, source: Path, linked: tuple[str, ...] = ()) -> Path 
 def sources() -> int:
     """Play environments of other packages through the collector and through their own loops, and compare."""
     require_tests(environment(".venv-sources", ["sources"]), "tests/sources", parallel=True)
+    say("with the newest verifiers, whose API is another one")
+    require_tests(environment(".venv-verifiers", ["verifiers"]), "tests/sources/test_verifiers_v1.py")
     python = interpreter_of(GEM_PYTHON)
     if python is None:
         say(f"Python {GEM_PYTHON} is not on this machine: GEM is not tested")
@@ -555,6 +557,8 @@ def lock() -> int:
     run(*compile_command, "--extra", "dev", "pyproject.toml", LOCKS / "ray.in", "-o", LOCKS / "ray.txt")
     flags = ["--extra", "dev", "--extra", "environments"]
     run(*compile_command, *flags, "pyproject.toml", LOCKS / "sources.in", "-o", LOCKS / "sources.txt")
+    verifiers = [LOCKS / "verifiers.in", "-o", LOCKS / "verifiers.txt"]
+    run(*compile_command, "--extra", "dev", "pyproject.toml", *verifiers)
     only_python = [word for word in compile_command if word != "--universal"]  # GEM accepts no newer one
     run(*only_python, "--extra", "dev", "pyproject.toml", LOCKS / "gem.in", "-o", LOCKS / "gem.txt")
     npm = shutil.which("npm")

@@ -65,7 +65,9 @@ def source_lines() -> Iterator[str]:
         refused = "; ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common(MOST_REASONS))
         others = sum(reasons.values()) - sum(count for _, count in reasons.most_common(MOST_REASONS))
         refused += f"; other reasons ({others:,})" if others else ""
-        yield f"| `{name}` | {source.version} | {len(source.runnable_ids):,} of {len(source.ids):,} | {refused} |"
+        count = f"{len(source.runnable_ids):,} of {len(source.ids):,}"
+        count = "packages, by their names" if source.runs_any_name else count
+        yield f"| `{name}` | {source.version} | {count} | {refused} |"
 
 
 def _short_reason(reason: str) -> str:

@@ -45,6 +45,8 @@ class PeerTurn:
     """Tools for the model, discovered when the episode begins."""
     outputs: dict[str, Any] | None = None
     """The output of each tool call, by call id."""
+    messages: list[dict[str, Any]] | None = None
+    """In place of `content`: items of a conversation that begins here, such as a system message and examples."""
     info: dict[str, Any] = field(default_factory=dict)
 
 

@@ -43,7 +43,7 @@ class PeerServerConfig(GymnasiumConfig):
     max_processes: int = Field(default=512, ge=1)
     """Maximum number of sessions, each of which has a process."""
     opponent_model: ModelServerRef | None = None
-    """The model server that plays for the other players, unless they are scripted."""
+    """The model server that plays for the other players, unless they are scripted, or that grades."""
 
 
 class PeerRow(BaseModel):
@@ -104,8 +104,7 @@ class PeerServer(GymnasiumServer):
         with self._attributing_errors():
             turn = await self._workers.start(session_id, {"operation": "start", "row": metadata})
         turn = await self._play_others(session_id, session, turn)
-        messages = [] if turn["content"] is None else [{"role": "user", "content": turn["content"]}]
-        return Opening(messages=messages, tools=turn["tools"] or [])
+        return Opening(messages=_opening_messages(turn), tools=turn["tools"] or [])
 
     async def step(self, action: NeMoGymResponse, metadata: Metadata, session_id: str) -> Step:  # noqa: ARG002
         session: PeerSession = self.load_state(session_id)
@@ -152,10 +151,11 @@ class PeerServer(GymnasiumServer):
                 return session.last
             number = session.turns_by_player.get(player, 0)
             session.turns_by_player[player] = number + 1
-            content = turn["content"]
+            content = turn["messages"] or turn["content"]
             request: dict[str, Any] = {"operation": "scripted_step", "policy": row["opponent"], "number": number}
             if is_model_name(row["opponent"]):
-                text = await self._ask_model(session.conversations.setdefault(player, []), content)
+                conversation = session.conversations.setdefault(player, [])
+                text = await self._ask_model(conversation, _opening_messages(turn))
                 request = {"operation": "step", "action": {"text": text}}
             turn = await self._call(session_id, request)
             session.other_turns.append({"player": player, "observation": content, "action": turn["played"]})
@@ -177,7 +177,7 @@ class PeerServer(GymnasiumServer):
             error.where = self.config.name
             raise
 
-    async def _ask_model(self, conversation: list[dict[str, Any]], content: Any) -> str:
+    async def _ask_model(self, conversation: list[dict[str, Any]], messages: list[dict[str, Any]]) -> str:
         """Return the action of the model that plays another player; a failed call fails the rollout."""
         model = self.config.opponent_model
         if model is None:
@@ -186,7 +186,7 @@ class PeerServer(GymnasiumServer):
                 where=self.config.name,
                 fix="set opponent_model to a model server, or use a scripted opponent",
             )
-        conversation.append({"role": "user", "content": content})
+        conversation += messages
         reply = await self.server_client.post(
             server_name=model.name, url_path="/v1/responses", json={"input": conversation}
         )
@@ -196,8 +196,15 @@ class PeerServer(GymnasiumServer):
         return text
 
 
+def _opening_messages(turn: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what the next player sees as items of its conversation."""
+    if turn["messages"] is not None:
+        return list(turn["messages"])
+    return [] if turn["content"] is None else [{"role": "user", "content": turn["content"]}]
+
+
 def _action_fields(response: NeMoGymResponse) -> dict[str, Any]:
-    """Return the action of the policy: its text, and its tool calls with arguments as JSON."""
+    """Return the action of the policy: its text, and its tool calls with arguments as JSON and as the model's text."""
     calls = []
     for item in response.output:
         if isinstance(item, NeMoGymResponseFunctionToolCall):
@@ -205,5 +212,6 @@ def _action_fields(response: NeMoGymResponse) -> dict[str, Any]:
                 arguments: Any = parse_tool_arguments(item.arguments)
             except ValueError:
                 arguments = None
-            calls.append({"name": item.name, "arguments": arguments, "call_id": item.call_id})
+            fields = {"name": item.name, "arguments": arguments, "text": item.arguments, "call_id": item.call_id}
+            calls.append(fields)
     return {"text": extract_text(response), "calls": calls}

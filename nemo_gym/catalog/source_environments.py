@@ -13,6 +13,8 @@ from nemo_gym.config.environment_sources import (
 )
 
 ALL = "all"
+ANY_NAME = "NAME"
+"""Stands for the id in a source of packages, of which there is no list."""
 
 
 def source_components(source: str, roots: Sequence[Path]) -> list[Component]:
@@ -32,15 +34,23 @@ def source_components(source: str, roots: Sequence[Path]) -> list[Component]:
     return list(_components(sources[source]))
 
 
+def searched_names(component: Component) -> list[str]:
+    """Return what a search compares: the id, and the name of a source without a list of ids."""
+    source, _, environment_id = component.name.partition(":")
+    return [source] if environment_id == ANY_NAME else [environment_id]
+
+
 def source_summary(roots: Sequence[Path]) -> str:
     """Return how many environments every source has, in a line; empty without a source."""
     return ", ".join(
-        f"{name} ({len(source.runnable_ids):,})" for name, source in find_environment_sources(roots).items()
+        f"{name} ({'packages' if source.runs_any_name else f'{len(source.runnable_ids):,}'})"
+        for name, source in find_environment_sources(roots).items()
     )
 
 
 def _components(source: EnvironmentSource) -> Iterator[Component]:
-    for name, facts in source.ids.items():
+    ids = {ANY_NAME: {}} if source.runs_any_name else source.ids
+    for name, facts in ids.items():
         reason = str(facts.get("refused", ""))
         players = int(facts.get("players", 1))
         description = f"{players} players" if players > 1 else source.file.description

@@ -32,9 +32,9 @@ def run(args: argparse.Namespace) -> int:
     ]
     if kind == "environments":
         from nemo_gym import component_search_roots
-        from nemo_gym.catalog.source_environments import ALL, source_components
+        from nemo_gym.catalog.source_environments import ALL, searched_names, source_components
 
         of_sources = source_components(ALL, component_search_roots())
-        components += [c for c in of_sources if matches_query(args.query, [c.name.partition(":")[2]])]
+        components += [c for c in of_sources if matches_query(args.query, searched_names(c))]
     print_components(kind, components, as_json=args.json)
     return 0

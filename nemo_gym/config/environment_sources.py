@@ -71,7 +71,7 @@ class SourceFile(BaseModel):
     has_own_rows: bool = False
     """`rows.py` of the folder makes the rows, with the package."""
     imports_ids: bool = False
-    """An id may also be `module:Name`, which is in no list."""
+    """An id may also be `module:Name`, which is in no list; without a list, any id may run."""
 
 
 class IdList(BaseModel):
@@ -110,6 +110,11 @@ class EnvironmentSource:
         except (ValidationError, OSError) as error:
             problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error.strerror
             raise ConfigError(f"cannot be read: {problem}", where=str(path), fix=WRITE_IDS + self.name) from None
+
+    @property
+    def runs_any_name(self) -> bool:
+        """The environments are packages, so an id is a name of which there is no list."""
+        return self.file.imports_ids and bool(self.version) and not self.ids
 
     @property
     def runnable_ids(self) -> list[str]:
@@ -249,7 +254,7 @@ def _check_id(source: EnvironmentSource, environment_id: str) -> None:
     """Check that an id is in the list of its source, or may be imported."""
     where = f"{source.name}:{environment_id}"
     facts = source.ids.get(environment_id)
-    if facts is None and source.file.imports_ids and ":" in environment_id:
+    if facts is None and (source.runs_any_name or (source.file.imports_ids and ":" in environment_id)):
         return
     if facts is None and not source.ids:
         raise UnknownEnvironment(f"{source.name} has no list of ids", where=where, fix=WRITE_IDS + source.name)
@@ -313,9 +318,10 @@ def environment_tree(name: EnvironmentName) -> Tree:
         "description": f"{name.id} of {source.name} {source.version}".rstrip(),
         **source.file.server,
     }
-    opponent = name.settings.get("opponent")
-    if "opponent" in source.file.settings and isinstance(opponent, str) and is_model_name(opponent):
-        server["opponent_model"] = {"type": MODELS, "name": opponent}
+    for setting in ("opponent", "grader"):
+        model = name.settings.get(setting)
+        if setting in source.file.settings and isinstance(model, str) and is_model_name(model):
+            server["opponent_model"] = {"type": MODELS, "name": model}
     dataset: Tree = {
         "name": name.text,
         "type": "train" if name.split == "train" else "validation",

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from nemo_gym.cli.main import main
+from nemo_gym.config.environment_sources import parse_name
 from tests.adapters.coin_source import write_source
 
 
@@ -67,3 +68,19 @@ def test_validate_checks_the_name_and_writes_no_rows(root, capsys, tmp_path, mon
     assert "2 server instances: coins_coins_v0, coins_coins_v0_agent" in output.out
     assert "cannot be run: it needs paper" in output.err
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_source_of_packages_is_listed_found_and_runs_any_name(tmp_path, capsys):
+    """Its environments are packages of the user, of which there is no list; the source must not look empty."""
+    folder = write_source(tmp_path)
+    text = (folder / "source.yaml").read_text()
+    (folder / "source.yaml").write_text(text + "imports_ids: true\n")
+    (folder / "ids.json").write_text('{"version": "1", "ids": {}}')
+
+    assert main(["list", "environments", "--source", "coins", "--search-dir", str(tmp_path)]) == 0
+    assert "coins:NAME" in capsys.readouterr().out
+    assert main(["search", "coins", "--search-dir", str(tmp_path)]) == 0
+    assert "coins:NAME" in capsys.readouterr().out
+    assert main(["list", "environments", "--search-dir", str(tmp_path)]) == 0
+    assert "coins (packages)" in capsys.readouterr().err
+    assert parse_name("coins:my-own_package?size=3", [tmp_path]).id == "my-own_package"

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,24 @@ ROOT = Path(__file__).resolve().parents[2]
 GYM = (sys.executable, "-m", "nemo_gym.cli.main")
 POLICY = {"entrypoint": "app.py", "function": "tests.sources.policies:play"}
 
-if importlib.util.find_spec("textarena") is None:
-    collect_ignore = ["test_textarena.py", "test_gymnasium.py", "test_aviary.py", "test_skyrl.py", "test_reasoning.py"]
-    if importlib.util.find_spec("gem") is None:
-        collect_ignore.append("test_gem.py")
+SEPARATE = ("test_gem.py", "test_verifiers_v1.py")
+"""Tests in environments of their own, whose packages do not go with the others."""
+
+
+def _is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def _has_tasksets() -> bool:
+    return _is_installed("verifiers") and version("verifiers") >= "0.4"
+
+
+if _is_installed("textarena"):
+    collect_ignore = list(SEPARATE)
 else:
-    collect_ignore = ["test_gem.py"]
+    collect_ignore = [path.name for path in Path(__file__).parent.glob("test_*.py") if path.name not in SEPARATE]
+    collect_ignore += [] if _is_installed("gem") else ["test_gem.py"]
+    collect_ignore += [] if _has_tasksets() else ["test_verifiers_v1.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

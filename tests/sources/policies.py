@@ -1,5 +1,6 @@
 """Policies that the scripted model and a package's own loop follow alike: the last observation decides."""
 
+import importlib
 import json
 import os
 import re
@@ -29,6 +30,11 @@ def choose_number(observation: str, number: int) -> str:
     return f"[{crc32(f'{observation}:{number}'.encode()) % 2}]"
 
 
+def choose_wrongly(observation: str, number: int) -> str:
+    """Say what no environment expects."""
+    return "I do not play."
+
+
 @cache
 def _answers() -> Any:
     return json.loads(Path(os.environ[ANSWERS_VARIABLE]).read_text())
@@ -36,7 +42,8 @@ def _answers() -> Any:
 
 def play(scene: Scene) -> Any:
     """Return the reply of the policy that the environment variable GYM_TEST_POLICY names."""
-    last = scene.conversation[-1].get("content", "")
+    message = scene.conversation[-1]
+    last = message.get("content", message.get("output", ""))
     text = last if isinstance(last, str) else "".join(part.get("text", "") for part in last)
     policy = os.environ.get("GYM_TEST_POLICY", "choose")
     if policy == "answers":
@@ -44,4 +51,7 @@ def play(scene: Scene) -> Any:
     if policy == "replies":
         replies = _answers()
         return replies[scene.number % len(replies)]
+    if ":" in policy:
+        module, _, name = policy.partition(":")
+        return getattr(importlib.import_module(module), name)(text, scene.number)
     return {"choose": choose, "choose_number": choose_number}[policy](text, scene.number)

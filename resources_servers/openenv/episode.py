@@ -1,0 +1,146 @@
+"""One episode of an OpenEnv environment, over its WebSocket: its action is a tool, with the fields of its schema."""
+
+import asyncio
+import importlib
+import json
+import socket
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+from nemo_gym.adapters.episodes import Action, PeerEpisode, PeerTurn, Row, episode_function
+from nemo_gym.adapters.model_calls import function_tool
+
+TOOL = "step"
+START_SECONDS = 30
+"""Longest time until the server of a package answers."""
+NO_CALL = f'Act with the tool "{TOOL}".'
+INVALID_ARGUMENTS = {"error": "the arguments of this call are not a JSON object"}
+_INVALID = "(code: VALIDATION_ERROR)"
+_URL = ("http://", "https://", "ws://", "wss://")
+
+
+def prepare() -> None:
+    """Import the package once, before the sessions start."""
+    for name in ("openenv.core.generic_client", "openenv.core.env_server.http_server", "uvicorn", "httpx"):
+        importlib.import_module(name)
+
+
+class OpenEnvEpisode(PeerEpisode):
+    def start(self, row: Row) -> PeerTurn:
+        self._loop = asyncio.new_event_loop()
+        self._server: Any = None
+        return self._loop.run_until_complete(self._start(row))
+
+    async def _start(self, row: Row) -> PeerTurn:
+        url = row["environment"]
+        if not url.startswith(_URL):
+            url = await self._serve(url)
+        schema = await action_schema(url)
+        self._text_field = only_text_field(schema)
+        client = importlib.import_module("openenv.core.generic_client").GenericEnvClient(base_url=url)
+        await client.connect()
+        self._client = client
+        result = await client.reset(seed=row["seed"], **row["arguments"])
+        tool = function_tool(TOOL, str(schema.get("description", "Act in the environment.")), _parameters(schema))
+        return PeerTurn(observation_text(result.observation), tools=[tool])
+
+    async def _serve(self, name: str) -> str:
+        """Serve the application `module:app` of a package on a free port of the loopback interface; return its URL."""
+        module, _, attribute = name.rpartition(":")
+        uvicorn = importlib.import_module("uvicorn")
+        app = getattr(importlib.import_module(module), attribute)
+        listener = socket.create_server(("127.0.0.1", 0))
+        self._server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on"))
+        self._serving = self._loop.create_task(self._server.serve(sockets=[listener]))
+        async with asyncio.timeout(START_SECONDS):
+            while not self._server.started:
+                if self._serving.done():
+                    raise RuntimeError(f"the server of {name} ended at its start")
+                await asyncio.sleep(0.005)
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    def step(self, action: Action) -> PeerTurn:
+        return self._loop.run_until_complete(self._step(action))
+
+    async def _step(self, action: Action) -> PeerTurn:
+        if not action.calls:
+            if self._text_field is None:
+                return PeerTurn(NO_CALL)
+            shown, reward, done = await self._act({self._text_field: action.text})
+            return PeerTurn(shown, reward=reward, done=done, ending="finished" if done else None)
+        outputs: dict[str, Any] = {}
+        total, done = 0.0, False
+        for call in action.calls:
+            if done:
+                shown: Any = {"error": "the episode is over"}
+            elif call["name"] != TOOL:
+                shown = {"error": f"there is no tool {call['name']}"}
+            elif not isinstance(call["arguments"], dict):
+                shown = INVALID_ARGUMENTS
+            else:
+                shown, reward, done = await self._act(call["arguments"])
+                total += reward
+            outputs[call["call_id"]] = shown if isinstance(shown, str) else json.dumps(shown)
+        return PeerTurn("", reward=total, done=done, ending="finished" if done else None, outputs=outputs)
+
+    async def _act(self, fields: dict[str, Any]) -> tuple[Any, float, bool]:
+        """Make a step; return what it shows, its reward, and whether the episode is over."""
+        try:
+            result = await self._client.step(fields)
+        except RuntimeError as error:
+            if _INVALID not in str(error):
+                raise
+            return {"error": str(error)}, 0.0, False  # a mistake of the model, which may try again
+        return observation_text(result.observation), float(result.reward or 0.0), bool(result.done)
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._close())
+        self._loop.close()
+
+    async def _close(self) -> None:
+        await self._client.close()
+        if self._server is not None:
+            self._server.should_exit = True
+            await asyncio.wait([self._serving], timeout=5)
+
+
+async def action_schema(url: str) -> dict[str, Any]:
+    """Return the JSON schema of the actions of a server."""
+    base = url.replace("ws://", "http://", 1).replace("wss://", "https://", 1).rstrip("/")
+    async with importlib.import_module("httpx").AsyncClient(trust_env=not _is_loopback(base), timeout=30) as client:
+        reply = await client.get(f"{base}/schema")
+        reply.raise_for_status()
+        schema: dict[str, Any] = reply.json()["action"]
+    return schema
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _parameters(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema without the field `metadata`, which every action has and no model needs."""
+    properties = {name: field for name, field in schema.get("properties", {}).items() if name != "metadata"}
+    return {**schema, "properties": properties}
+
+
+def only_text_field(schema: dict[str, Any]) -> str | None:
+    """Return the field that the text of the model can be: the only field, if it is a string."""
+    properties = _parameters(schema)["properties"]
+    names = list(properties)
+    return names[0] if len(names) == 1 and properties[names[0]].get("type") == "string" else None
+
+
+def observation_text(observation: dict[str, Any]) -> str:
+    """Return an observation as the model sees it: its only text, or JSON."""
+    fields = {name: value for name, value in observation.items() if name not in ("done", "reward", "metadata")}
+    values = list(fields.values())
+    return values[0] if len(values) == 1 and isinstance(values[0], str) else json.dumps(fields)
+
+
+play = episode_function(OpenEnvEpisode)

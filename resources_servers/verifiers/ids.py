@@ -1,0 +1,9 @@
+"""The ids of verifiers: its environments are packages of users, so there is no list."""
+
+from collections.abc import Iterator
+from typing import Any
+
+
+def list_ids() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield nothing: an id is the name of an installed package with `load_environment`."""
+    yield from ()
