@@ -53,12 +53,12 @@ class McpTools:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._connect(name)) for name in self._servers]
+            for name, task in zip(self._servers, tasks, strict=True):
+                self._add_tools(name, task.result())
         except BaseException as error:
             await self._close()
             failures = error.exceptions if isinstance(error, ExceptionGroup) else [error]
             raise failures[0] from None
-        for name, task in zip(self._servers, tasks, strict=True):
-            self._add_tools(name, task.result())
         return self
 
     async def __aexit__(

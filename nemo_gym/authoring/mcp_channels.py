@@ -28,6 +28,7 @@ _ENV_NAMES = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "USER", "SSL_CERT_FILE
 _END_SECONDS = 2.0
 _SUPERVISOR = Path(__file__).with_name("mcp_supervisor.py")
 _STDERR_BYTES = 4000
+_CHUNK = 1 << 16
 
 Json = dict[str, Any]
 
@@ -158,9 +159,10 @@ class StdioChannel(Channel):
     async def _read_messages(self) -> None:
         """Hand each answer to its request; answer the requests of the server, of which only `ping` is supported."""
         assert self.process is not None and self.process.stdout is not None
+        output = self.process.stdout
         problem: GymError
         try:
-            while line := await self.process.stdout.readline():
+            while line := await output.readline():
                 with suppress(ValueError):  # programs print other lines, too
                     message = json.loads(line)
                     if isinstance(message, dict):
@@ -174,6 +176,8 @@ class StdioChannel(Channel):
         for future in self._pending.values():
             if not future.done():
                 future.set_exception(problem)
+        while await output.read(_CHUNK):  # so that the program does not wait, and the pipe is closed
+            pass
 
     async def _dispatch(self, message: Json) -> None:
         number = message.get("id")
@@ -188,13 +192,14 @@ class StdioChannel(Channel):
     async def _read_errors(self) -> None:
         """Keep the last output on standard error, for the message when the process ends early."""
         assert self.process is not None and self.process.stderr is not None
-        while chunk := await self.process.stderr.read(1 << 14):
+        while chunk := await self.process.stderr.read(_CHUNK):
             self._stderr = (self._stderr + chunk)[-_STDERR_BYTES:]
 
     async def _end_error(self) -> ChannelClosed:
         """Return the error that says how the process ended."""
         process = self.process
-        assert process is not None
+        if process is None:
+            return ChannelClosed("the channel is closed")
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), _END_SECONDS)
         if self._errors is not None:
@@ -208,18 +213,19 @@ class StdioChannel(Channel):
         if process is None:
             return
         self._problem = ChannelClosed("the channel is closed")
-        for task in (self._reader, self._errors):
-            if task is not None:
-                task.cancel()
         if process.stdin is not None:
             process.stdin.close()
         for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), _END_SECONDS)
-                return
+                break
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
         await process.wait()
+        tasks = [task for task in (self._reader, self._errors) if task is not None]
+        await asyncio.wait(tasks, timeout=_END_SECONDS)  # until the ends of the pipes
+        for task in tasks:
+            task.cancel()
 
 
 class HttpChannel(Channel):
