@@ -23,7 +23,7 @@ ROLLOUT: dict[str, Any] = {
 }
 
 
-def captured(start: float, end: float, **fields: Any) -> dict[str, Any]:
+def captured_call(start: float, end: float, **fields: Any) -> dict[str, Any]:
     times = {"started_at": start, "completed_at": end, "latency_ms": (end - start) * 1000}
     return {**times, "model": "small", "status_code": 200, "tokens_in": 10, "tokens_out": 5, **fields}
 
@@ -38,7 +38,7 @@ def outline(span: SpanFacts) -> list[Any]:
 
 def test_a_rollout_is_one_trace_of_model_and_tool_calls() -> None:
     """A trace view must show where the time of a rollout went."""
-    span = rollout_span(with_calls(captured(10, 12), captured(13, 16)))
+    span = rollout_span(with_calls(captured_call(10, 12), captured_call(13, 16)))
 
     assert outline(span) == [
         "invoke_agent mine", 10, 16,
@@ -49,7 +49,7 @@ def test_a_rollout_is_one_trace_of_model_and_tool_calls() -> None:
 
 def test_attributes_have_the_names_of_the_conventions_and_no_texts() -> None:
     """Tools find tokens and models by these names; conversations may be confidential."""
-    span = rollout_span(with_calls(captured(10, 12)))
+    span = rollout_span(with_calls(captured_call(10, 12)))
 
     assert span.attributes == {
         "gen_ai.operation.name": "invoke_agent",
@@ -81,7 +81,11 @@ def test_calls_of_sub_agents_are_in_a_span_of_theirs() -> None:
     """Twenty flat model calls do not show which agent made them."""
     run = {"kind": "agent_invocation", "invocation_id": "a-1", "parent_invocation_id": "root"}
     records = [{"kind": "agent_invocation", "invocation_id": "root"}, run]
-    calls = [captured(1, 2, client_session_id="root"), captured(3, 4, client_session_id="a-1"), captured(5, 6)]
+    calls = [
+        captured_call(1, 2, client_session_id="root"),
+        captured_call(3, 4, client_session_id="a-1"),
+        captured_call(5, 6),
+    ]
 
     span = rollout_span(with_calls(*calls, ng_agent_observations={"source": "x", "records": records}))
 
@@ -94,7 +98,9 @@ def test_calls_of_sub_agents_are_in_a_span_of_theirs() -> None:
 
 def test_failures_are_errors() -> None:
     """An error must be found by its status."""
-    failed = with_calls(captured(1, 2, status_code=500, error_category="server_error"), _ng_failure_class="model_error")
+    failed = with_calls(
+        captured_call(1, 2, status_code=500, error_category="server_error"), _ng_failure_class="model_error"
+    )
 
     span = rollout_span(failed)
 

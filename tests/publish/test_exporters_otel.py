@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from nemo_gym.config_types import OTelConfig
 from nemo_gym.exporters.otel_exporter import OTelExporter
-from tests.exporters.test_otel_exporter import captured, with_calls
+from tests.exporters.test_otel_exporter import captured_call, with_calls
 
 
 class Collector(ThreadingHTTPServer):
@@ -67,7 +67,7 @@ def test_each_rollout_arrives_as_one_trace(collector: Collector) -> None:
     exporter = OTelExporter(OTelConfig(otel_endpoint=url, otel_api_key="k", otel_service_name="tests"))
     exporter.setup({})
 
-    exporter._log_rollouts(with_calls(captured(10, 12), captured(13, 16)) for _ in range(3))
+    exporter._log_rollouts(with_calls(captured_call(10, 12), captured_call(13, 16)) for _ in range(3))
     exporter.teardown()
     exporter.teardown()
 
@@ -89,6 +89,6 @@ def test_an_unreachable_collector_is_an_error_that_ends(monkeypatch: pytest.Monk
     exporter.setup({})
     try:
         with pytest.raises(ConnectionError, match="did not accept the spans"):
-            exporter._log_rollouts([with_calls(captured(1, 2))])
+            exporter._log_rollouts([with_calls(captured_call(1, 2))])
     finally:
         exporter.teardown()
