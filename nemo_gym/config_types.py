@@ -9,6 +9,7 @@ from nemo_gym.config.schema_cli import (
     BaseNeMoGymCLIConfig,
     ExporterConfig,
     MLFlowConfig,
+    OTelConfig,
     UploadRolloutsConfigMixin,
     WANDBConfig,
 )

@@ -12,6 +12,7 @@ from aiohttp import ClientResponseError
 from pydantic import Field, model_validator
 
 from nemo_gym.config_types import BaseNeMoGymCLIConfig
+from nemo_gym.data.atif_import import PROVENANCE_KEY
 from nemo_gym.errors import ConfigError, EnvFailed, InvalidReply, InvalidReward
 from nemo_gym.journal import RolloutReader, read_rows, scan_rows
 from nemo_gym.keys import AGENT_REF_KEY_NAME, RESPONSE_KEY_NAME
@@ -148,6 +149,7 @@ class StoredRollouts:
                 row = reader.row(self._inputs[rollout_id], _INPUTS) | key.fields()
                 if record.get(AGENT_REF_KEY_NAME):
                     row[AGENT_REF_KEY_NAME] = record[AGENT_REF_KEY_NAME]
+                row |= {PROVENANCE_KEY: record[PROVENANCE_KEY]} if PROVENANCE_KEY in record else {}
                 yield Job(key, {**row, RESPONSE_KEY_NAME: record.get(RESPONSE_KEY_NAME)})
 
     def scored_rollouts(self) -> Iterator[ScoredRollout]:
@@ -287,9 +289,11 @@ class Reverification:
         if not isinstance(job.row.get(RESPONSE_KEY_NAME), dict):
             raise EnvFailed("the stored rollout has no response", where=server)
         try:
-            reply = await client.post(server_name=server, url_path="/verify", json=job.row)
+            provenance = {name: job.row[name] for name in (PROVENANCE_KEY,) if name in job.row}
+            row = {name: value for name, value in job.row.items() if name not in provenance}
+            reply = await client.post(server_name=server, url_path="/verify", json=row)
             await raise_for_status(reply)
-            return await get_response_json(reply)
+            return await get_response_json(reply) | provenance
         except InvalidReply as error:
             raise EnvFailed(error.problem, where=server) from error
         except ClientResponseError as error:

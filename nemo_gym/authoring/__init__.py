@@ -3,6 +3,8 @@
 scaffold            write a new resources server, environment or benchmark (`gym env init`)
 gymnasium           base class of environments with a `reset` and `step` protocol
 episode_agent       base class of agents that play episodes with a model and a resources server
+tool_agent          base class of agents that call tools: the loop of `simple_agent`; `compaction` of a full context
+external_mcp        tools of external MCP servers for an agent; `mcp_channels` and `mcp_supervisor` connect and end them
 endpoint_model      base class of model servers that forward to an OpenAI-compatible endpoint
 chat_model          base class of model servers whose model speaks Chat Completions
 provider_state      what a provider wants to see again with the output of a tool

@@ -10,10 +10,11 @@ from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
+from nemo_gym.authoring.external_mcp import McpTools
 from nemo_gym.base_resources_server import (
     AggregateMetrics,
     AggregateMetricsRequest,
@@ -25,6 +26,7 @@ from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, Body,
 from nemo_gym.errors import EnvFailed
 from nemo_gym.keys import (
     CLOSE_PATH,
+    NG_AGENT_OBSERVATIONS_KEY,
     NG_FAILURE_CLASS_KEY,
     NG_FAILURE_DETAIL_KEY,
     NG_TOOL_ERRORS_KEY,
@@ -32,6 +34,7 @@ from nemo_gym.keys import (
     STEP_REWARDS_KEY,
 )
 from nemo_gym.openai_utils import (
+    NeMoGymEasyInputMessage,
     NeMoGymFunctionCallOutput,
     NeMoGymResponse,
     NeMoGymResponseFunctionToolCall,
@@ -42,11 +45,18 @@ from nemo_gym.server_utils import (
     ResourcesServerRef,
     get_first_server_config_dict,
     get_response_json,
+    get_response_model,
     raise_for_status,
 )
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.client_response import is_ok
-from nemo_gym.wire.base import replace_fields
+from nemo_gym.wire.base import TOKEN_METADATA_FIELDS, replace_fields
+from nemo_gym.wire.observations import (
+    AgentInvocation,
+    AgentObservationBundle,
+    ContextCompactionObservation,
+    ObservedStatus,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +87,20 @@ class EpisodeSession:
     """Items and tokens of each model turn (`keys.NG_TURNS_KEY`)."""
     tool_names: list[str] = field(default_factory=list)
     """Names of the tools that the model was offered."""
+    spent: list[Any] = field(default_factory=list)
+    """The usage of every model call of the rollout; sub-agents share this list."""
+    invocation_id: str | None = None
+    """Names the run of an agent that the next model calls belong to; sent with them, so that captures know it."""
+    observations: list[AgentInvocation | ContextCompactionObservation] = field(default_factory=list)
+    """Runs of sub-agents and segments of the context, for the record of the rollout."""
+    max_steps: int | None = None
+    """Model turns of this episode, instead of the number in the configuration."""
+    model_server: str | None = None
+    """The model server of this episode, instead of the one in the configuration."""
+    external: McpTools | None = None
+    """The tools of external MCP servers, while they are connected."""
+    state: Any = None
+    """Values that a subclass of an agent keeps for the episode."""
 
     def remember(self, reply: Any) -> None:
         """Store the cookies of a reply."""
@@ -135,6 +159,51 @@ def episode_response(last: NeMoGymResponse, items: list[Any], usages: Sequence[A
         return last.model_copy(update={"output": items})
     usage = NeMoGymResponseUsage.sum_from_list(list(usages)) if any(usages) else None
     return replace_fields(last, output=items, usage=usage)
+
+
+def text_message(role: Literal["user", "assistant", "system", "developer"], text: Any) -> NeMoGymEasyInputMessage:
+    """Return a message; it has a type, which items of a response need."""
+    return NeMoGymEasyInputMessage(type="message", role=role, content=text)
+
+
+def prompt_items(prompt: str | Sequence[Any]) -> list[Any]:
+    """Return the input of a request as items."""
+    return [text_message("user", prompt)] if isinstance(prompt, str) else list(prompt)
+
+
+def recorded_items(items: Sequence[Any]) -> list[Any]:
+    """Return items as JSON objects without token fields, which are in the response or in a token trace."""
+    plain = [
+        item.model_dump(mode="json", exclude_unset=True) if isinstance(item, BaseModel) else item for item in items
+    ]
+    return [{name: value for name, value in item.items() if name not in TOKEN_METADATA_FIELDS} for item in plain]
+
+
+def record_invocation(
+    session: EpisodeSession,
+    invocation_id: str,
+    items: Sequence[Any],
+    *,
+    parent: str | None = None,
+    call_id: str | None = None,
+    status: ObservedStatus = "completed",
+) -> None:
+    """Add one run of an agent, with its conversation, to the record of the rollout."""
+    invocation = AgentInvocation(
+        invocation_id=invocation_id,
+        parent_invocation_id=parent,
+        spawned_by_tool_call_id=call_id,
+        status=status,
+        conversation=recorded_items(items),
+    )
+    session.observations.append(invocation)
+
+
+def has_invocation(session: EpisodeSession, invocation_id: str) -> bool:
+    """Return whether a run of an agent is in the record of the rollout."""
+    return any(
+        isinstance(record, AgentInvocation) and record.invocation_id == invocation_id for record in session.observations
+    )
 
 
 class EpisodeAgentConfig(BaseResponsesAPIAgentConfig):
@@ -209,6 +278,9 @@ class EpisodeAgent(SimpleResponsesAPIAgent):
         result = await self.verify_episode(body, session)
         if result.__pydantic_extra__ is not None:
             result.__pydantic_extra__[NG_TURNS_KEY] = session.turns
+            if session.observations:
+                bundle = AgentObservationBundle(source=self.config.name, records=list(session.observations))
+                result.__pydantic_extra__[NG_AGENT_OBSERVATIONS_KEY] = bundle.model_dump(mode="json", exclude_none=True)
         return result
 
     async def _verify_or_skip(self, body: EpisodeVerifyRequest, session: EpisodeSession) -> EpisodeVerifyResponse:
@@ -240,10 +312,26 @@ class EpisodeAgent(SimpleResponsesAPIAgent):
             return bool(block.get("tool_errors") == "fail")
         return False
 
-    async def _reply(self, server: str, path: str, body: Any, session: EpisodeSession) -> Any:
+    async def ask_model(
+        self, path: str, body: Any, session: EpisodeSession, server: str | None = None
+    ) -> NeMoGymResponse:
+        """Send a request to the model, or to another model server, and return its response.
+
+        A named invocation is sent in the header `x-session-id`, by which captured calls are joined to it.
+        """
+        server = server or session.model_server or self.config.model_server.name
+        headers = {"x-session-id": session.invocation_id} if session.invocation_id else None
+        reply = await self._reply(server, path, body, session, headers)
+        response: NeMoGymResponse = await get_response_model(reply, NeMoGymResponse)
+        return response
+
+    async def _reply(
+        self, server: str, path: str, body: Any, session: EpisodeSession, headers: Mapping[str, str] | None = None
+    ) -> Any:
         """Send a request within the session and return the successful reply."""
+        options = {"headers": headers} if headers else {}
         reply = await self.server_client.post(
-            server_name=server, url_path=path, json=body, cookies=session.cookies.copy()
+            server_name=server, url_path=path, json=body, cookies=session.cookies.copy(), **options
         )
         if not is_ok(reply):
             await raise_for_status(reply)

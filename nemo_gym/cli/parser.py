@@ -49,7 +49,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
         "run, inspect and check environments",
         _group_modules("env", "start status validate resolve init test audit packages prefetch publish"),
     ),
-    "eval": ("evaluate a model", _group_modules("eval", "prepare run aggregate profile reverify submit")),
+    "eval": ("evaluate a model", _group_modules("eval", "prepare run aggregate profile reverify export submit")),
     "runs": (
         "list, compare, tag and delete stored runs",
         _group_modules("runs", "list show compare annotations tag rm"),

@@ -234,21 +234,22 @@ KEYS: Mapping[str, Key] = MappingProxyType(_keys)
 
 DIRECTIVE_KEYS = ("_inherit_from", "_copy", "_delete_key")
 _COMMAND_KEYS = """
-    agent_map agent_name allow_partial_rollouts append artifact_fpath benchmark_name catalog_kind commit_description
-    commit_message component_name create_pr data_source dataset_name delete_from_gitlab delete_venvs_after_each_test
-    developer disable_aggregation domain fail_fast fail_on_total_and_test_mismatch failed fan_out force force_resume
-    format hf_collection_name hf_collection_slug hf_dataset_prefix hf_organization higher_is_better ids input_glob
-    input_jsonl_fpath json json_format judge_failed_only licensing lifecycle limit limit_per_agent loss_on manifest_path
-    materialized_inputs_jsonl_fpath max_errors max_failures max_resident_rollout_tasks max_rollout_attempts
-    max_steps_per_rollout max_tokens_per_rollout max_total_cost max_total_tokens merge_shards min_gap min_reward
-    modality mode model_call_timeout_seconds num_prepare_benchmark_processes num_processes num_repeats
-    num_repeats_add_seed num_samples_in_parallel num_shards onboarding_name outdated output_dirpath output_fpath
-    output_jsonl_fpath overwrite overwrite_metrics_conflicts pairs_per_task prepare_script_args prepare_timeout_seconds
-    prompt_config query reasoning repo_id require_complete resource_config_path responses_create_params
-    resume_from_cache retain_results_in_memory retry_pause_seconds reuse_existing_data_preparation reuse_verifier
-    revision reward_range rollout_collection_driver rollout_timeout_seconds rollouts_jsonl_fpath scaffold_kind
-    scaffold_name select shard_index should_download should_validate_data shuffle shuffle_seed skills split status sync
-    sync_seconds tasks tool_call_timeout_seconds update_expected upload_rollouts_to_wandb use_cached_prepared_benchmarks
+    agent_map agent_name agent_version allow_partial_rollouts append artifact_fpath benchmark_name catalog_kind
+    commit_description commit_message component_name create_pr data_source dataset_name delete_from_gitlab
+    delete_venvs_after_each_test developer disable_aggregation domain fail_fast fail_on_total_and_test_mismatch failed
+    fan_out force force_resume format hf_collection_name hf_collection_slug hf_dataset_prefix hf_organization
+    higher_is_better ids input_glob input_jsonl_fpath json json_format judge_failed_only licensing lifecycle limit
+    limit_per_agent loss_on manifest_path materialized_inputs_jsonl_fpath max_errors max_failures
+    max_resident_rollout_tasks max_rollout_attempts max_steps_per_rollout max_tokens_per_rollout max_total_cost
+    max_total_tokens merge_shards min_gap min_reward modality mode model_call_timeout_seconds
+    num_prepare_benchmark_processes num_processes num_repeats num_repeats_add_seed num_samples_in_parallel num_shards
+    onboarding_name outdated output_dirpath output_fpath output_jsonl_fpath overwrite overwrite_metrics_conflicts
+    pairs_per_task prepare_script_args prepare_timeout_seconds prompt_config query reasoning repo_id require_complete
+    resource_config_path responses_create_params resume_from_cache retain_results_in_memory retry_pause_seconds
+    reuse_existing_data_preparation reuse_verifier revision reward_range rollout_collection_driver
+    rollout_timeout_seconds rollouts_jsonl_fpath scaffold_kind scaffold_name select session_id shard_index
+    should_download should_validate_data shuffle shuffle_seed skills split status sync sync_seconds tasks
+    tool_call_timeout_seconds update_expected upload_rollouts_to_wandb use_cached_prepared_benchmarks
     verify_timeout_seconds version where
 """
 COMMAND_KEYS = frozenset(_COMMAND_KEYS.split())

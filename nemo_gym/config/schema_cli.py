@@ -101,6 +101,18 @@ class MLFlowConfig(ExporterConfig):
         return bool(is_complete) and self.mlflow_tracking_token != MASK
 
 
+class OTelConfig(ExporterConfig):
+    """The OpenTelemetry collector that gets a trace of each rollout."""
+
+    otel_endpoint: str | None = None
+    otel_api_key: str | None = None
+    otel_service_name: str | None = None
+
+    @property
+    def is_available(self) -> bool:
+        return bool(self.otel_endpoint) and self.otel_api_key != MASK
+
+
 class UploadRolloutsConfigMixin(BaseModel):
     """Adds `upload_rollouts`: send rollouts to exporters, not only metrics."""
 

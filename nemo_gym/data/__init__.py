@@ -7,5 +7,6 @@
 - `skills`: folders of instructions for agents
 - `hub`, `gitlab`, `file_transfer`: datasets in registries
 - `export`, `export_selection`, `export_messages`, `export_files`: rollouts as datasets for trainers
+- `atif_export`, `atif_import`: rollouts as ATIF trajectories, and trajectories as rollouts to verify
 - `generator_command`: the command line of a folder's `generate.py`
 """

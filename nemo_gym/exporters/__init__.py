@@ -1,11 +1,11 @@
-"""Report runs to trackers: Weights & Biases, MLflow and any exporter that a package declares.
+"""Report runs to trackers: Weights & Biases, MLflow, OpenTelemetry and any exporter that a package declares.
 
-A tracker is used if the configuration has its keys (`wandb_*`, `mlflow_*`). Errors of a tracker are logged as warnings
-and do not end the run. A new exporter is a subclass of `BaseExporter` and one line in
+A tracker is used if the configuration has its keys (`wandb_*`, `mlflow_*`, `otel_*`). Errors of a tracker are logged as
+warnings and do not end the run. A new exporter is a subclass of `BaseExporter` and one line in
 `[project.entry-points."nemo_gym.exporters"]`.
 
 - `base`: `BaseExporter`, `ExporterKey`; `registry`: finding and opening exporters, sending to all of them
-- `wandb_exporter`, `mlflow_exporter`: the built-in exporters; `wandb`, `mlflow`: their public names
+- `wandb_exporter`, `mlflow_exporter`, `otel_exporter`: the built-in exporters; `wandb`, `mlflow`: their public names
 - `EXPORTER_REGISTRY`: all exporter classes by name, found on first use
 """
 

@@ -10,6 +10,7 @@ episode                         openings and steps: what an environment gives an
 episode_task                    episodes and tasks with an identity, and how an episode ends
 session_access, session_requests                        what a session lends to an agent; sessions with ids
 observations                    an agent's reports about an episode; trajectories
+atif                            trajectories in the Agent Trajectory Interchange Format
 server_refs                     references to server instances
 call_reply, stored_rollout      a call to a server and its reply; the key and stored record of a rollout
 """

@@ -87,3 +87,13 @@ def test_an_agent_that_contains_its_environment_cannot_be_paired(tmp_path: Path)
 
     with pytest.raises(ImpossiblePair, match="contains its environment"):
         pair_agent("own_agent", [config_of("mcqa")], [tmp_path, ROOT])
+
+
+@pytest.mark.parametrize("agent", ["react_agent", "user_simulation_agent", "orchestrator_agent", "parallel_agent"])
+def test_our_own_agents_pair_with_environments_with_tools_and_not_with_turns(agent: str) -> None:
+    """Each of them is a loop over the tools of an environment, so any such environment fits."""
+    pairing = pair_agent(agent, [config_of("example_single_tool_call")], ROOTS)
+
+    assert (pairing.instance, pairing.overrides[-1]) == (agent, "~example_single_tool_call_simple_agent")
+    with pytest.raises(ImpossiblePair, match="blackjack needs gymnasium_agent"):
+        pair_agent(agent, [config_of("blackjack")], ROOTS)

@@ -3,7 +3,8 @@
 Starts the resources servers that verified the rollouts (and the models that these servers call), sends each stored
 response to /verify, and stops the servers. A server must declare that it can verify without a session; --force skips
 this check and writes to a file named unsafe_…. --failed copies scored rollouts and verifies those whose verification
-failed, without calling the policy model again; --judge-failed-only does so for those whose judge failed. Exit status: 0
+failed, without calling the policy model again; --judge-failed-only does so for those whose judge failed.
+--input-format atif verifies trajectories of any agent, such as those of gym eval export. Exit status: 0
 all verified, 1 some failed or the files cannot be used, 2 wrong usage, 3 servers did not start, 130 interrupted.
 """
 
@@ -29,6 +30,10 @@ INTERRUPTED = 130
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     files = options.FlagGroup(parser, "files")
     add_stored_run_arguments(files)
+    files.choice(
+        "--input-format", ("rollouts", "atif"), "rollouts of a run (default), or ATIF trajectories of any agent"
+    )
+    files.text("--atif-manifest", "FILE", "manifest of the trajectories; needs --inputs and --output")
     files.text("-o --output", "FILE", "file for the rollouts with new verdicts", "output_jsonl_fpath")
     verification = options.FlagGroup(parser, "verification")
     verification.integer("--concurrency", "maximum responses in flight", "num_samples_in_parallel")
@@ -52,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
     from nemo_gym.rollouts.scoring_rules import find_verifiers
 
     resolved = options.resolve_config(args, needs_model=False)
+    if args.input_format == "atif" or args.atif_manifest:
+        args.rollouts_jsonl_fpath = _read_trajectories(args)
     values = default_inputs(args, resolved.config)
     config = options.load_options(RolloutReverificationConfig, resolved.config, args, values)
     rollouts, inputs = Path(config.rollouts_jsonl_fpath), Path(config.materialized_inputs_jsonl_fpath)
@@ -64,6 +71,35 @@ def run(args: argparse.Namespace) -> int:
         target, count = reverification.store.output, len(stored)
         output.warn(f"{target} will contain verdicts of two runs: those of {rollouts}, and {count} new ones")
     return uvloop.run(_reverify(args, reverification, resolved, set(servers.values())))
+
+
+def _read_trajectories(args: argparse.Namespace) -> str:
+    """Write the trajectories of the manifest as rollouts next to the output, and return the path of the file.
+
+    Raises:
+        UsageError: a flag is missing, or contradicts trajectories.
+        AtifError: a trajectory cannot be verified.
+    """
+    from nemo_gym.data.atif_import import write_rollouts
+
+    needed = {
+        "--atif-manifest": args.atif_manifest,
+        "--inputs": args.materialized_inputs_jsonl_fpath,
+        "--output": args.output_jsonl_fpath,
+        "--input-format atif": args.input_format == "atif",
+    }
+    missing = [flag for flag, value in needed.items() if not value]
+    excluded = {"--rollouts": args.rollouts_jsonl_fpath, "--force": args.force, "--resume": args.resume_from_cache}
+    excluded |= {"--append": args.append, "--judge-failed-only": args.judge_failed_only, "--failed": args.failed}
+    contradicting = [flag for flag, value in excluded.items() if value]
+    if missing:
+        raise options.UsageError(f"trajectories need {', '.join(missing)}", where=args.prog)
+    if contradicting:
+        raise options.UsageError(f"trajectories exclude {', '.join(contradicting)}", where=args.prog)
+    target = Path(args.output_jsonl_fpath)
+    target = target.with_name(f"{target.stem}_trajectories.jsonl")
+    write_rollouts(Path(args.atif_manifest), Path(args.materialized_inputs_jsonl_fpath), target)
+    return str(target)
 
 
 async def _reverify(
