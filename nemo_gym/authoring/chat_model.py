@@ -4,7 +4,6 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
-from aiohttp import ClientResponseError
 from fastapi import Request
 from pydantic import PrivateAttr
 
@@ -23,7 +22,8 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseCreateParamsNonStreaming,
 )
 from nemo_gym.responses_converter import adopt_ids
-from nemo_gym.serve.chat_engines import empty_completion, first_choice, is_too_long, settings_in_metadata
+from nemo_gym.serve.answer_room import complete_in_context
+from nemo_gym.serve.chat_engines import empty_completion, first_choice, settings_in_metadata
 from nemo_gym.serve.event_stream import Emit
 from nemo_gym.transport.model_client import validate_answer
 from nemo_gym.wire.base import GENERATION_FIELDS, TOKEN_FIELDS
@@ -138,13 +138,14 @@ class ChatModel(SimpleResponsesAPIModel):
     async def _answer(
         self, body: NeMoGymChatCompletionCreateParamsNonStreaming, complete: Complete
     ) -> NeMoGymChatCompletion:
-        """Complete a chat request; a prompt that does not fit into the context gets an empty answer."""
-        try:
-            reply = await complete(self.chat_request(body))
-        except ClientResponseError as refusal:
-            if not is_too_long(refusal):
-                raise
+        """Complete a chat request; a prompt that fills the context gets an empty answer.
+
+        If the requested length does not fit into the context, the request is sent again with the length that does.
+        """
+        accepted = await complete_in_context(self.chat_request(body), complete)
+        if accepted is None:
             return NeMoGymChatCompletion.model_validate(empty_completion(self.config.model))
+        reply = accepted[1]
         message = first_choice(reply, self.config.name).get("message")
         if not isinstance(message, dict):
             raise ModelFailed("the endpoint's answer has no message", where=self.config.name)

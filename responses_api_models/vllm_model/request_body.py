@@ -79,12 +79,6 @@ def with_token_ids(config: VLLMModelConfig, request: Json) -> Json:
     return {**request, "logprobs": True, field: True}
 
 
-def with_limit(request: Json, limit: int) -> Json:
-    """Return a request for an answer of at most `limit` tokens."""
-    names = [name for name in ("max_completion_tokens", "max_tokens") if request.get(name) is not None]
-    return {**request, **dict.fromkeys(names or ["max_tokens"], limit)}
-
-
 def without_token_fields(messages: list[Json], *, keep_last: bool = False) -> list[Json]:
     """Remove token and generation fields from messages, except the token fields of the last answer that has any.
 
