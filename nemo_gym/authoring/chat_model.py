@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
-from fastapi import Request
+from fastapi import HTTPException, Request
 from pydantic import PrivateAttr
 
 from nemo_gym.authoring.provider_state import ReasoningDetails, StatefulConverter, is_state_item
@@ -21,7 +21,7 @@ from nemo_gym.openai_utils import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
-from nemo_gym.responses_converter import adopt_ids
+from nemo_gym.responses_converter import adopt_ids, with_streamed_items
 from nemo_gym.serve.answer_room import complete_in_context
 from nemo_gym.serve.chat_engines import empty_completion, first_choice, settings_in_metadata
 from nemo_gym.serve.event_stream import Emit
@@ -129,9 +129,12 @@ class ChatModel(SimpleResponsesAPIModel):
             return response
         for event in decoder.finish():
             await emit(event)
-        adopt_ids(response, decoder)
         last = response.output[-1].model_dump(exclude_unset=True)
-        for event in item_events(last, len(response.output) - 1) if is_state_item(last) else ():
+        states = [response.output.pop()] if is_state_item(last) else []
+        response = with_streamed_items(response, decoder.items)
+        adopt_ids(response, decoder)
+        response.output += states
+        for event in item_events(last, len(response.output) - 1) if states else ():
             await emit(event)
         return response
 
@@ -163,7 +166,10 @@ class ChatModel(SimpleResponsesAPIModel):
         if metadata:
             request["metadata"] = metadata
         if template:
-            request["chat_template_kwargs"] = {**(request.get("chat_template_kwargs") or {}), **template}
+            own_arguments = request.get("chat_template_kwargs") or {}
+            if not isinstance(own_arguments, dict):
+                raise HTTPException(400, "chat_template_kwargs is not an object")
+            request["chat_template_kwargs"] = {**own_arguments, **template}
         limits = [request.pop(name, None) for name in LIMIT_FIELDS]
         limit = next((limit for limit in limits if limit is not None), None)
         if limit is not None:

@@ -25,7 +25,7 @@ from nemo_gym.openai_utils import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
-from nemo_gym.responses_converter import ResponsesConverter, adopt_ids
+from nemo_gym.responses_converter import ResponsesConverter, adopt_ids, with_streamed_items
 from nemo_gym.rollout_correlation import current_rollout_id
 from nemo_gym.serve.answer_room import complete_in_context
 from nemo_gym.serve.chat_engines import empty_completion, first_choice
@@ -207,7 +207,7 @@ class VLLMModel(SimpleResponsesAPIModel):
         if decoder.response:
             events = decoder.finish()
             self._note_template(template, decoder, is_cut=completion.choices[0].finish_reason == "length")
-            response = reply_body.with_streamed_items(response, decoder.items)
+            response = with_streamed_items(response, decoder.items)
             adopt_ids(response, decoder)
             for event in reply_body.with_last_item(events, response):
                 await emit(event)

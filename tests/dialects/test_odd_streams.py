@@ -10,6 +10,7 @@ from nemo_gym.convert import sse
 from nemo_gym.convert.chat_stream import completion_from_chunks
 from nemo_gym.convert.message_stream import message_from_events
 from nemo_gym.convert.response_events import response_from_events
+from nemo_gym.errors import ConversionError
 from nemo_gym.openai_utils import NeMoGymChatCompletion
 from nemo_gym.transport.model_client import validate_answer
 from responses_api_models.chat_completions_model.app import ChatCompletionsModel, ChatCompletionsModelConfig
@@ -301,3 +302,108 @@ async def test_a_prompt_that_fills_the_context_is_a_limit_and_no_failure() -> No
     assert answer["status"] == "incomplete"
     assert answer["incomplete_details"]["which"] == "context_length"
     assert len(endpoint.calls) == 1
+
+
+TEXT_CHUNKS = [ROLE, chunk({"content": "Hé"}), chunk({"content": "llo ☃"}), chunk({}, "stop"), USAGE]
+TEXT_STREAM = b"".join(map(sse.encode, TEXT_CHUNKS))
+LABELS: dict[str, tuple[str, bytes]] = {
+    "no empty line at the end": ("text/event-stream", TEXT_STREAM.removesuffix(b"\n\n")),
+    "a stream as text": ("text/plain", TEXT_STREAM),
+    "a stream without a type": ("application/octet-stream", TEXT_STREAM),
+    "an object as a stream": ("text/event-stream", json.dumps(completion_from_chunks(TEXT_CHUNKS)).encode()),
+    "an object as text": ("text/plain", b" \n" + json.dumps(completion_from_chunks(TEXT_CHUNKS)).encode()),
+}
+
+
+@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("path", BODIES)
+async def test_an_answer_is_read_by_what_it_is_and_not_by_its_label(path: str, label: str) -> None:
+    """Frameworks for servers label a stream as nothing unless the author knows better; the counts were lost, too."""
+    kind, body = LABELS[label]
+
+    async with listening(chat=Reply(body, headers={"Content-Type": kind})) as endpoint:
+        reply = await ask(vllm_model(endpoint.url), path, {**BODIES[path], "stream": True})
+        meaning = MEANING[path](await reply.read())
+
+    assert (meaning.text, meaning.usage[0]) == ("Héllo ☃", 7)
+
+
+def test_a_stream_that_ends_inside_an_event_is_an_error() -> None:
+    """The rest of the answer is missing, and half of it must not pass for the whole."""
+    with pytest.raises(ConversionError, match="inside an event"):
+        list(sse.decode(b'data: {"a": 1'))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", BODIES)
+async def test_an_error_with_the_status_of_an_answer_is_an_error(path: str, stream: bool) -> None:
+    """OpenRouter reports errors of its providers so; the client must learn the reason and whether to try again."""
+    problem = Reply({"error": {"message": "this model has no images", "code": 400}})
+
+    async with listening(chat=problem, responses=problem) as endpoint:
+        for make in (openai_model, vllm_model):
+            reply = await ask(make(endpoint.url), path, {**BODIES[path], "stream": stream})
+            assert reply.status == 400
+            assert "this model has no images" in await reply.text()
+
+
+async def test_a_failed_response_keeps_its_form() -> None:
+    """It has an `error`, too, and clients of the Responses API read it."""
+    failed = {**RESPONSE, "output": [], "status": "failed", "error": {"code": "server_error", "message": "down"}}
+
+    async with listening(responses=Reply(failed)) as endpoint:
+        reply = await ask(openai_model(endpoint.url), "/v1/responses", {"input": "hi"})
+
+    assert reply.status == 200
+    assert (await reply.json())["status"] == "failed"
+
+
+INVALID: dict[str, tuple[str, Json]] = {
+    "tools that are no list": ("/v1/responses", {"tools": 5}),
+    "a namespace without a name": ("/v1/responses", {"tools": [{"type": "namespace", "tools": []}]}),
+    "a namespace without tools": ("/v1/responses", {"tools": [{"type": "namespace", "name": "n"}]}),
+    "template arguments as text": ("/v1/responses", {"chat_template_kwargs": "x"}),
+    "template arguments of Chat": ("/v1/chat/completions", {"chat_template_kwargs": ["x"]}),
+}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("name", INVALID)
+async def test_a_request_that_is_not_valid_is_no_failure_of_the_server(name: str, stream: bool) -> None:
+    """Clients send a request again after a server error, some for minutes."""
+    path, fields = INVALID[name]
+
+    async with listening(chat=Reply(events=TEXT_CHUNKS)) as endpoint:
+        reply = await ask(vllm_model(endpoint.url), path, {**BODIES[path], **fields, "stream": stream})
+        body = await reply.json()
+
+    assert reply.status in (400, 422)
+    assert body["error"]["type"] == "invalid_request_error"
+    assert not endpoint.calls
+
+
+async def test_empty_options_and_odd_reasoning_of_a_conversation_are_no_failure() -> None:
+    """An empty `output_config` and reasoning that is no text were server errors."""
+    earlier = {"role": "assistant", "content": "x", "reasoning_content": ["y"]}
+    chat = {"messages": [*BODIES["/v1/chat/completions"]["messages"], earlier]}
+
+    async with listening(chat=Reply(completion_from_chunks(TEXT_CHUNKS))) as endpoint:
+        server = vllm_model(endpoint.url)
+        message = await ask(server, "/v1/messages", {**BODIES["/v1/messages"], "output_config": {}})
+        completion = await ask(server, "/v1/chat/completions", chat)
+
+    assert message.status == completion.status == 200
+
+
+async def test_a_streamed_answer_of_any_chat_endpoint_ends_with_the_items_that_were_streamed() -> None:
+    """A client that builds its conversation from events would have another one than we record."""
+    thoughts = [chunk({"content": "A"}), chunk({"reasoning_content": "r"}), chunk({"content": "B"}), chunk({}, "stop")]
+
+    async with listening(chat=Reply(events=[ROLE, *thoughts, USAGE])) as endpoint:
+        reply = await ask(chat_completions_model(endpoint.url), "/v1/responses", {"input": "hi", "stream": True})
+        events = list(sse.decode(await reply.read()))
+
+    sent = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    final = events[-1]["response"]["output"]
+    assert [(item["type"], item["id"]) for item in sent] == [(item["type"], item["id"]) for item in final]
+    assert [item["type"] for item in sent] == ["message", "reasoning", "message"]
