@@ -280,7 +280,10 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
         if isinstance(body, BaseModel):
             answer = await self._ask(method, request, body)
             return answer if isinstance(answer, BaseModel) else _as_json(answer)
-        names = responses_streaming.namespaced_names(body)
+        try:
+            names = responses_streaming.namespaced_names(body)
+        except ConversionError as error:
+            raise UnsupportedRequest(error.problem, where=error.where, fix=error.fix) from error
         accepted = self._accept(method, body, responses_streaming.sanitise_request, is_unusual=bool(names))
         if body.get("stream"):
             encoder = ResponsesEncoder(str(body.get("model") or self.config.name), names, new_id)

@@ -20,7 +20,7 @@ from nemo_gym.convert.chat_stream import ChunkDecoder
 from nemo_gym.convert.json_access import Json, from_dict, to_dict, warn_once
 from nemo_gym.convert.responses_chat import options_lost_in_chat, options_lost_in_responses
 from nemo_gym.errors import ConversionError, UnsupportedRequest
-from nemo_gym.wire.base import ItemModel
+from nemo_gym.wire.base import GENERATION_FIELDS, TOKEN_FIELDS, ItemModel
 from nemo_gym.wire.chat_completions import NeMoGymChatCompletionCreateParamsNonStreaming
 from nemo_gym.wire.engine_options import ENGINE_OPTIONS, with_engine_options
 from nemo_gym.wire.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
@@ -75,6 +75,8 @@ class ResponsesConverter(BaseModel):
             self._warn_dropped(field, "Chat Completions")
         fields = NeMoGymChatCompletionCreateParamsNonStreaming.model_fields
         values = {key: value for key, value in chat.items() if key in fields or key in ENGINE_OPTIONS}
+        if not isinstance(values.get("chat_template_kwargs") or {}, dict):
+            raise UnsupportedRequest("is not an object", where="chat_template_kwargs")
         has_engine_options = not values.keys() <= fields.keys()
         request_class = NeMoGymChatCompletionCreateParamsNonStreaming
         if has_engine_options:
@@ -148,6 +150,19 @@ def adopt_ids(response: NeMoGymResponse, decoder: ChunkDecoder) -> None:
         if match is not None:
             streamed.remove(match)
             item.id = match["id"]  # type: ignore[union-attr]
+
+
+def with_streamed_items(response: NeMoGymResponse, items: list[Json]) -> NeMoGymResponse:
+    """Return a response with the items that the client has received, if it is divided into other ones.
+
+    An endpoint that alternates between thoughts and text streams an item for each; its whole answer has one of each.
+    """
+    if [item.type for item in response.output] == [item["type"] for item in items]:
+        return response
+    last = response.output[-1].model_dump(mode="json", exclude_none=True)
+    fields = {name: last[name] for name in (*TOKEN_FIELDS, *GENERATION_FIELDS) if name in last}
+    answer = response.model_dump(exclude_unset=True)
+    return NeMoGymResponse.model_validate({**answer, "output": [*items[:-1], {**items[-1], **fields}]})
 
 
 VLLMConverter = ResponsesConverter

@@ -122,10 +122,10 @@ def flatten_request(body: Any) -> tuple[Json, list[str]]:
 
 def namespaced_names(body: Any) -> NamespacedNames:
     """Return the namespaces and names of the tools that `flatten_request` renames, by their flat names."""
-    tools = list(body.get("tools") or ()) if isinstance(body, dict) else []
+    tools = list(body["tools"]) if isinstance(body, dict) and isinstance(body.get("tools"), list) else []
     for item in body.get("input") or () if isinstance(body, dict) and isinstance(body.get("input"), list) else ():
         if isinstance(item, dict) and item.get("type") == "additional_tools":
-            tools += item.get("tools") or ()
+            tools += expect_list(item.get("tools") or [], "input.tools")
     if not any(isinstance(tool, dict) and tool.get("type") == "namespace" for tool in tools):
         return {}
     return flatten_tools(tools, [])[1]

@@ -4,8 +4,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
-from aiohttp import ClientResponseError
-from fastapi import Request
+from fastapi import HTTPException, Request
 from pydantic import PrivateAttr
 
 from nemo_gym.authoring.provider_state import ReasoningDetails, StatefulConverter, is_state_item
@@ -22,8 +21,9 @@ from nemo_gym.openai_utils import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
-from nemo_gym.responses_converter import adopt_ids
-from nemo_gym.serve.chat_engines import empty_completion, first_choice, is_too_long, settings_in_metadata
+from nemo_gym.responses_converter import adopt_ids, with_streamed_items
+from nemo_gym.serve.answer_room import complete_in_context
+from nemo_gym.serve.chat_engines import empty_completion, first_choice, settings_in_metadata
 from nemo_gym.serve.event_stream import Emit
 from nemo_gym.transport.model_client import validate_answer
 from nemo_gym.wire.base import GENERATION_FIELDS, TOKEN_FIELDS
@@ -129,22 +129,26 @@ class ChatModel(SimpleResponsesAPIModel):
             return response
         for event in decoder.finish():
             await emit(event)
-        adopt_ids(response, decoder)
         last = response.output[-1].model_dump(exclude_unset=True)
-        for event in item_events(last, len(response.output) - 1) if is_state_item(last) else ():
+        states = [response.output.pop()] if is_state_item(last) else []
+        response = with_streamed_items(response, decoder.items)
+        adopt_ids(response, decoder)
+        response.output += states
+        for event in item_events(last, len(response.output) - 1) if states else ():
             await emit(event)
         return response
 
     async def _answer(
         self, body: NeMoGymChatCompletionCreateParamsNonStreaming, complete: Complete
     ) -> NeMoGymChatCompletion:
-        """Complete a chat request; a prompt that does not fit into the context gets an empty answer."""
-        try:
-            reply = await complete(self.chat_request(body))
-        except ClientResponseError as refusal:
-            if not is_too_long(refusal):
-                raise
+        """Complete a chat request; a prompt that fills the context gets an empty answer.
+
+        If the requested length does not fit into the context, the request is sent again with the length that does.
+        """
+        accepted = await complete_in_context(self.chat_request(body), complete)
+        if accepted is None:
             return NeMoGymChatCompletion.model_validate(empty_completion(self.config.model))
+        reply = accepted[1]
         message = first_choice(reply, self.config.name).get("message")
         if not isinstance(message, dict):
             raise ModelFailed("the endpoint's answer has no message", where=self.config.name)
@@ -162,7 +166,10 @@ class ChatModel(SimpleResponsesAPIModel):
         if metadata:
             request["metadata"] = metadata
         if template:
-            request["chat_template_kwargs"] = {**(request.get("chat_template_kwargs") or {}), **template}
+            own_arguments = request.get("chat_template_kwargs") or {}
+            if not isinstance(own_arguments, dict):
+                raise HTTPException(400, "chat_template_kwargs is not an object")
+            request["chat_template_kwargs"] = {**own_arguments, **template}
         limits = [request.pop(name, None) for name in LIMIT_FIELDS]
         limit = next((limit for limit in limits if limit is not None), None)
         if limit is not None:

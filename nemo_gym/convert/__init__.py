@@ -11,6 +11,7 @@ raises `ConversionError`.
     stream_encoders, sse    replies as the bytes of a stream, by dialect; stream events ↔ bytes
     thought_splitter        thoughts in a text that arrives in pieces
     answer_repair           replies of endpoints that leave out what no client needs
+    chunk_repair            chunks of endpoints with odd calls and contents
     error_bodies            errors in the form of each dialect
     usage                   token counts
     json_access             checked access to JSON; pydantic objects ↔ dictionaries

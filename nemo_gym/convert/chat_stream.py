@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from nemo_gym.convert.answer_repair import NO_ARGUMENTS, with_arguments
+from nemo_gym.convert.answer_repair import NO_ARGUMENTS, is_blank, with_arguments
 from nemo_gym.convert.json_access import (
     Json,
     NewId,
@@ -139,13 +139,19 @@ class CompletionBuilder:
             if choice["finish_reason"] is None:
                 raise ConversionError("the stream stops before the answer is finished", where=f"choices[{index}]")
             message = choice["message"]
-            calls = message.pop("tool_calls", None)
-            if calls:
-                message["tool_calls"] = [with_arguments(calls[key]) for key in sorted(calls)]
-            for holder in (message, *(call.get("function") or {} for call in message.get("tool_calls") or ())):
+            calls = message.pop("tool_calls", None) or {}
+            for holder in (message, *(call.get("function") or {} for call in calls.values())):
                 holder.update({key: "".join(value) for key, value in holder.items() if isinstance(value, TextPieces)})
+            if calls:
+                message["tool_calls"] = [_with_all_arguments(calls[key]) for key in sorted(calls)]
         choices = [self._choices[index] for index in sorted(self._choices)]
         return {"usage": None, **self._fields, "object": "chat.completion", "choices": choices}
+
+
+def _with_all_arguments(call: Json) -> Json:
+    """Return a call with arguments; empty ones are left to `validate_or_repair`, which knows the whole answer."""
+    function = call.get("function") or {}
+    return call if isinstance(function.get("arguments"), str) else with_arguments(call)
 
 
 def _add_to_choice(choices: dict[int, Json], part: Json, path: str) -> None:
@@ -195,23 +201,30 @@ class CallPieces(dict[int, Json]):
         super().__init__()
         self._open: dict[int, int] = {}
         """The number of the open call by the index that the endpoint gives."""
+        self._last = 0
+        """The index of the last piece."""
 
     def number_of(self, piece: Json, path: str) -> int:
         """Return the number of the call that a piece belongs to.
 
         Some endpoints give every call the index 0, so a name with another id begins another call. An id alone does
-        not: older vLLM gives each piece a new one.
+        not: older vLLM gives each piece a new one. Without an index, a name begins a call.
         """
-        index = index_of(piece, len(self), "a tool call", path)
+        function = piece.get("function")
+        is_named = isinstance(function, dict) and bool(function.get("name"))
+        index = piece.get("index")
+        index = int(index) if isinstance(index, str) and index.isdecimal() else index
+        if index is None:
+            index = len(self) if is_named or not self._open else self._last
+        index = index_of({"index": index}, None, "a tool call", path)
         number = self._open.get(index)
         if number is None:
-            number = index if index not in self else max(self) + 1
+            number = len(self)
         else:
-            first_id, function = self[number].get("id"), piece.get("function")
-            is_named = isinstance(function, dict) and bool(function.get("name"))
+            first_id = self[number].get("id")
             if is_named and first_id and piece.get("id") and piece["id"] != first_id:
-                number = max(self) + 1
-        self._open[index] = number
+                number = len(self)
+        self._open[index], self._last = number, index
         return number
 
     def note(self, piece: Json, path: str) -> int:
@@ -221,21 +234,21 @@ class CallPieces(dict[int, Json]):
         function = expect_dict(piece.get("function") or {}, path)
         call["id"] = piece.get("id") or call["id"]
         call["name"] = function.get("name") or call["name"]
-        call["has_arguments"] = call["has_arguments"] or isinstance(function.get("arguments"), str)
+        call["has_arguments"] = call["has_arguments"] or not is_blank(function.get("arguments"))
         return number
 
 
 def _add_call(calls: CallPieces, piece: Json, path: str) -> None:
     """Add a piece of a tool call: pieces of the arguments are appended, other fields replaced."""
     call = calls.setdefault(calls.number_of(piece, path), {})
-    call |= {key: value for key, value in piece.items() if key not in ("index", "function") and value is not None}
+    call |= {key: value for key, value in piece.items() if key not in ("index", "function") and value not in (None, "")}
     if piece.get("function") is None:
         return
     function = call.setdefault("function", {})
     for key, value in dict_at(piece, "function", path).items():
         if key == "arguments" and isinstance(value, str):
             _add_text(function, key, value)
-        elif value is not None:
+        elif value not in (None, ""):
             function[key] = value
 
 
@@ -383,9 +396,9 @@ class ChunkDecoder:
             yield done_event("reasoning_summary_text", "text", text, place)
             yield {"type": "response.reasoning_summary_part.done", **place, "part": part}
         elif kind == "call":
-            if not text and not self._calls[self._item["call"]]["has_arguments"]:
-                text = NO_ARGUMENTS
-                yield delta_event("function_call_arguments", text, place)
+            if not self._calls[self._item["call"]]["has_arguments"]:
+                text += NO_ARGUMENTS
+                yield delta_event("function_call_arguments", NO_ARGUMENTS, place)
             yield done_event("function_call_arguments", "arguments", text, place)
             item = {**item, "arguments": text}
         elif kind == CUSTOM_TOOL_CALL:

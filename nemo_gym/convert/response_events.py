@@ -31,6 +31,10 @@ _ITEM_OF_EVENT = {
     "reasoning_text": "reasoning",
 }
 """The type of an item that can begin without its `output_item.added`, by the name of its events."""
+_PART_INDEX = {
+    name: "summary_index" if name.startswith("reasoning_summary") else "content_index" for name in _ITEM_OF_EVENT
+}
+"""The field with the number of a part, by the name of its events."""
 _TEXT_FIELDS = {"output_text": "text", "refusal": "refusal"}
 _UNFINISHED_FIELDS = frozenset({*TOKEN_FIELDS, *GENERATION_FIELDS, "encrypted_content"})
 _EMPTY_FIELDS: dict[str, Json] = {
@@ -207,6 +211,8 @@ class ResponseEventDecoder:
         self.response: Json | None = None
         self._items: dict[int, Json] = {}
         self._begun: dict[int, SentEvents] = {}
+        self._ids: dict[int, Any] = {}
+        """The ids under which the client knows the items, by number."""
         self._opened = 0
         """The number of opening events that were sent."""
         self._start: Json = {}
@@ -224,17 +230,59 @@ class ResponseEventDecoder:
             raise ConversionError(f"the stream reports an error: {short_repr(event.get('message'))}", where=path)
         if kind in FINAL_EVENTS:
             return self._finish(dict_at(event, "response", path))
-        event = {key: value for key, value in event.items() if key != "sequence_number"}
+        event = self._with_place({key: value for key, value in event.items() if key != "sequence_number"})
         opening = [] if self._opened > 1 else self._open(event)
         if kind in _OPENING_EVENTS:
             return [*opening, event]
         index = event.get("output_index")
-        if kind == "response.output_item.done":
-            index = index if isinstance(index, int) else len(self._items)
+        if kind == "response.output_item.done" and isinstance(index, int):
+            if index in self._items:
+                return opening  # sent before; a call that a client gets twice is made twice
             return [*opening, *self._finish_item(index, dict_at(event, "item", path), event)]
         if not isinstance(index, int):
             return [*opening, event]
         return [*opening, *self._place(index, event)]
+
+    def _with_place(self, event: Json) -> Json:
+        """Return an event of an item with the numbers and the id that say where it belongs, if they are left out.
+
+        It then belongs to the item with its id, or to the newest one, and there to the newest part.
+        """
+        kind = event["type"].removeprefix("response.")
+        item = event.get("item")
+        if kind in ("output_item.added", "output_item.done") and isinstance(item, dict):
+            index = event.get("output_index")
+            if not isinstance(index, int):
+                index = self._index_of(item.get("id"), is_new=kind == "output_item.added")
+            return {**event, "output_index": index, "item": self._with_known_id(item, index)}
+        name = kind.rpartition(".")[0]
+        if name not in _ITEM_OF_EVENT and name not in _CALL_EVENTS:
+            return event
+        index = event.get("output_index")
+        if not isinstance(index, int):
+            index = self._index_of(event.get("item_id"), is_new=False)
+        own_id = self._ids.setdefault(index, event.get("item_id") or f"item_{index}")
+        place: Json = {"output_index": index, "item_id": own_id}
+        part_index = _PART_INDEX.get(name)
+        if part_index is not None and not isinstance(event.get(part_index), int):
+            sent, added = self._begun.get(index), f"response.{_PART_OF_TEXT.get(name, name)}.added"
+            newest = -1 if sent is None else sent.newest_part(added)
+            place[part_index] = newest + 1 if event["type"] == added else max(newest, 0)
+        return {**event, **place}
+
+    def _with_known_id(self, item: Json, index: int) -> Json:
+        """Return an item with the id under which the client knows it; a message or reasoning must have one."""
+        if index not in self._ids and (item.get("id") or item.get("type") in ("message", "reasoning")):
+            self._ids[index] = item.get("id") or item_id(item, index)
+        own_id = self._ids.get(index, item.get("id"))
+        return item if own_id == item.get("id") else {**item, "id": own_id}
+
+    def _index_of(self, name: Any, *, is_new: bool) -> int:
+        """Return the number of the item with an id; without one, a new number or that of the newest item."""
+        if name is not None and name in self._ids.values():
+            return next(index for index, own_id in self._ids.items() if own_id == name)
+        newest = max([*self._ids, *self._items, *self._begun], default=-1)
+        return newest + 1 if is_new or newest < 0 or newest in self._items else newest
 
     def _open(self, event: Json) -> list[Json]:
         """Return the opening events that the endpoint has left out before `event`."""
@@ -290,7 +338,7 @@ class ResponseEventDecoder:
             response = {**response, "output": [self._items[index] for index in sorted(self._items)]}
         if self._invented_id is not None:
             response = {**response, "id": self._invented_id}
-        self.response = response
+        self.response = response = self._with_sent_ids(response)
         output = response.get("output")
         if not self._opened or response.get("status") in ("failed", "cancelled") or not isinstance(output, list):
             return []
@@ -301,6 +349,18 @@ class ResponseEventDecoder:
                 done = {"type": "response.output_item.done", "output_index": index, "item": item}
                 events += self._finish_item(index, item, done)
         return events
+
+    def _with_sent_ids(self, response: Json) -> Json:
+        """Return the response with the ids under which its items were sent; some endpoints give them new ones."""
+        output = response.get("output")
+        if not isinstance(output, list) or len(self._items) != len(output):
+            return response
+        items = [self._items.get(index) for index in range(len(output))]
+        pairs = list(zip(output, items, strict=True))
+        if any(not isinstance(new, dict) or sent is None or new.get("type") != sent.get("type") for new, sent in pairs):
+            return response
+        named = [{**new, "id": sent["id"]} if sent and sent.get("id") else new for new, sent in pairs]
+        return {**response, "output": named}
 
 
 class SentEvents:
@@ -322,6 +382,10 @@ class SentEvents:
     def has(self, kind: str, place: Json) -> bool:
         """Return whether an event of this kind was sent for the part of another event."""
         return _kind_and_part(kind, place) in self._kinds
+
+    def newest_part(self, kind: str) -> int:
+        """Return the number of the newest part for which an event of this kind was sent; -1 without one."""
+        return max((part for sent, part in self._kinds if sent == kind and isinstance(part, int)), default=-1)
 
     def missing(self, events: Iterable[Json]) -> Iterator[Json]:
         """Yield those of all events of the item that were not sent, and the rest of texts that were sent in part."""

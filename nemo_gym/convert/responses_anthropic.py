@@ -133,6 +133,7 @@ def response_from_message(params: Json, message: Json, *, model: str, now: int, 
     """Convert a message to the response to the Responses request `params`, whose options it repeats."""
     params, message = expect_dict(params, "request"), expect_dict(message, "message")
     output = items_from_assistant(message.get("content"), "message", new_id=new_id)
+    output = [{**item, "id": item["call_id"]} if item["type"] == "function_call" else item for item in output]
     stop = message.get("stop_reason")
     if stop not in _COMPLETED and (not isinstance(stop, str) or stop not in _INCOMPLETE_REASONS):
         raise inexpressible(stop, f"{RESPONSES} as the end of an answer", "stop_reason")
@@ -247,7 +248,8 @@ def options_to_messages(params: Json) -> Json:
 def options_lost_from_messages(body: Json) -> list[str]:
     """Return the options, tools and blocks of a Messages request that are dropped: Responses has no counterpart."""
     dropped = [key for key, value in body.items() if key not in _CONVERTED and value not in (None, [], {})]
-    if isinstance(body.get("output_config"), dict) and body["output_config"].keys() <= {"format", "effort"}:
+    config = body.get("output_config")
+    if config and isinstance(config, dict) and config.keys() <= {"format", "effort"}:
         dropped.remove("output_config")
     if body.get("thinking") == {"type": "disabled"}:
         dropped.remove("thinking")

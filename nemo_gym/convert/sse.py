@@ -41,8 +41,8 @@ def decode(stream: bytes) -> Iterator[Json]:
         ConversionError: a payload is not a JSON object, or the stream ends inside an event.
     """
     decoder = StreamDecoder()
-    yield from decoder.feed(stream + b"\n")
-    decoder.check_end()
+    yield from decoder.feed(stream)
+    yield from decoder.finish()
 
 
 class StreamDecoder:
@@ -71,10 +71,16 @@ class StreamDecoder:
                     yield _parse_payload(payload, f"event {self._number}", self._replaces_surrogates)
                 self._number += 1
 
-    def check_end(self) -> None:
-        """Raise `ConversionError` if the stream ends inside an event."""
-        if self._data and b"\n".join(self._data).strip() != b"[DONE]":
-            raise ConversionError("the stream ends inside an event", where=f"event {self._number}")
+    def finish(self) -> Iterator[Json]:
+        """Yield the last event if the stream ends without the empty line after it, as that of some endpoints does.
+
+        Raises:
+            ConversionError: the stream ends inside an event.
+        """
+        try:
+            yield from self.feed(b"\n\n")
+        except ConversionError as error:
+            raise ConversionError("the stream ends inside an event", where=error.where) from error
 
 
 def _parse_payload(payload: bytes, path: str, replaces_surrogates: bool) -> Json:

@@ -95,11 +95,12 @@ class ChatEncoder:
         choices = event.get("choices") or []
         if not choices:  # the token counts, which come last and only on request
             return b""
-        chunk = sse.encode(self._client_chunk(event, choices))
-        if self._last_chunks or any(choice.get("finish_reason") for choice in choices):
-            self._last_chunks.append(chunk)
-            return b""
-        return chunk
+        chunk = self._client_chunk(event, choices)
+        if not self._last_chunks and not any(choice.get("finish_reason") for choice in choices):
+            return sse.encode(chunk)
+        calls, end = _without_end(chunk)
+        self._last_chunks.append(sse.encode(end))
+        return b"" if calls is None else sse.encode(calls)
 
     def finish(self, answer: Json) -> bytes:
         """Return the end of the stream, or all of it if nothing was streamed."""
@@ -138,6 +139,16 @@ class ChatEncoder:
             for number in (number for number, call in calls.items() if not call["has_arguments"]):
                 piece = {"index": number, "function": {"arguments": NO_ARGUMENTS}}
                 yield sse.encode({**self._head, "choices": [{"index": index, "delta": {"tool_calls": [piece]}}]})
+
+
+def _without_end(chunk: Json) -> tuple[Json | None, Json]:
+    """Divide the chunk with which choices end: tool calls leave before it, because their arguments may follow them."""
+    if not any(choice["delta"].get("tool_calls") for choice in chunk["choices"]):
+        return None, chunk
+    calls = {**chunk, "choices": [{**choice, "finish_reason": None} for choice in chunk["choices"]]}
+    kept = ("index", "finish_reason", "stop_reason")
+    ends = [{**{key: choice[key] for key in kept if key in choice}, "delta": {}} for choice in chunk["choices"]]
+    return calls, {**chunk, "choices": ends}
 
 
 class MessagesEncoder:

@@ -13,7 +13,7 @@ on. Such endpoints are called directly; all others through FastAPI.
 - `failures`: error answers and deadlines (middleware); `cancellation`: cancel rollouts from outside
 - `tools`, `tool_schema`: methods as tools; `openings`, `session_closing`: the beginning and the end of a session
 - `agent_sessions`: sessions of an agent whose id the caller chooses
-- `chat_engines`: helpers of model servers in front of a chat engine
+- `chat_engines`: helpers of model servers in front of a chat engine; `answer_room`: limits that do not fit its context
 - `blocking`: blocking code on a bounded number of threads, with a deadline
 - `mcp`, `mcp_tools`: tools over the Model Context Protocol; `profiling`: CPU profiles of a server
 - `head`: routes of the head server; `run_counts`: the `/run` requests of each process

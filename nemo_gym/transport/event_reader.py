@@ -1,11 +1,13 @@
 """Read the answer of a model endpoint that streams server-sent events."""
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+import orjson
 from aiohttp import ClientPayloadError, ClientResponse, ClientResponseError
 
+from nemo_gym.convert.json_access import expect_dict
 from nemo_gym.convert.sse import StreamDecoder
 from nemo_gym.errors import ConversionError, DeadlineExceeded, ModelFailed, ServerUnreachable
 from nemo_gym.transport.client_response import is_ok
@@ -17,8 +19,11 @@ OnEvent = Callable[[dict[str, Any]], Awaitable[None]]
 ReadAnswer = Callable[[Any, str], Awaitable[dict[str, Any]]]
 """Reads the answer of a response from a URL."""
 
-EVENT_STREAM = "text/event-stream"
+STREAM_TYPES = ("text/event-stream", "text/plain", "application/octet-stream", "application/x-ndjson")
+"""The types with which endpoints label a stream; aiohttp calls a missing type `application/octet-stream`."""
 
+_ERROR_FIELDS = frozenset({"error", "id", "object", "provider", "request_id", "type", "user_id"})
+"""The fields of an answer that is an error and nothing else."""
 _STATUS_OF_CODE = {
     "authentication_error": 401,
     "billing_error": 402,
@@ -46,42 +51,88 @@ def event_reader(on_event: OnEvent, read_whole: ReadAnswer) -> ReadAnswer:
     """
 
     async def read(response: Any, url: str) -> dict[str, Any]:
-        if not is_ok(response) or response.content_type != EVENT_STREAM:
+        if not is_ok(response) or response.content_type not in STREAM_TYPES:
             return await read_whole(response, url)
-        release: Callable[[], None] | None = None
-        decoder, size, has_begun = StreamDecoder(replaces_surrogates=True), 0, False
+        reading = _StreamReading(response, url, on_event)
         try:
-            async for piece in response.content.iter_any():
-                if size <= LARGE_BYTES < size + len(piece):
-                    release = await current_memory().reserve(limits.answer)
-                size += len(piece)
-                if size > limits.answer:
-                    raise too_long(limits.answer, url)
-                for event in decoder.feed(piece):
-                    _raise_error_event(response, event, has_begun=has_begun)
-                    has_begun = True
-                    await on_event(event)
-            decoder.check_end()
+            return await reading.read()
         except TimeoutError as error:
             raise DeadlineExceeded("the answer began but did not end in time", where=url) from error
         except ConversionError as error:
             raise ModelFailed(f"the stream of the endpoint cannot be read: {error}", where=url) from error
         except ClientPayloadError as error:
-            if not has_begun:
+            if not reading.has_begun:
                 raise
             raise ServerUnreachable(f"the answer broke off ({describe_error(error)})", where=url) from error
         finally:
             response.close()
-            if release is not None:
-                release()
-        return {}
+            if reading.release is not None:
+                reading.release()
 
     return read
+
+
+class _StreamReading:
+    """The reading of one stream; `release` gives back the memory that was reserved for a large one."""
+
+    def __init__(self, response: Any, url: str, on_event: OnEvent) -> None:
+        self.has_begun = False
+        self.release: Callable[[], None] | None = None
+        self._response, self._url, self._on_event = response, url, on_event
+        self._decoder = StreamDecoder(replaces_surrogates=True)
+        self._size = 0
+        self._whole: list[bytes] = []
+        """The pieces of an answer that is one object, however the endpoint labels it."""
+
+    async def read(self) -> dict[str, Any]:
+        """Report the events and return an empty object, or return an answer that is one object."""
+        async for piece in self._response.content.iter_any():
+            await self._check_size(len(piece))
+            if self._whole or (self._size == len(piece) and piece.lstrip().startswith(b"{")):
+                self._whole.append(piece)
+            else:
+                await self._report(self._decoder.feed(piece))
+        await self._report(self._decoder.finish())
+        if not self._whole:
+            return {}
+        answer = _parse_whole(b"".join(self._whole), self._url)
+        raise_error_answer(self._response, answer)
+        return answer
+
+    async def _check_size(self, added: int) -> None:
+        """Reserve memory for a large answer; refuse one that is too long."""
+        if self._size <= LARGE_BYTES < self._size + added:
+            self.release = await current_memory().reserve(limits.answer)
+        self._size += added
+        if self._size > limits.answer:
+            raise too_long(limits.answer, self._url)
+
+    async def _report(self, events: Iterator[dict[str, Any]]) -> None:
+        for event in events:
+            _raise_error_event(self._response, event, has_begun=self.has_begun)
+            self.has_begun = True
+            await self._on_event(event)
+
+
+def _parse_whole(body: bytes, url: str) -> dict[str, Any]:
+    """Parse an answer that is one object and not labelled as JSON."""
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        start = body[:200].decode("utf-8", errors="replace")
+        raise ModelFailed(f"the answer is neither a stream nor JSON: {start!r}", where=url) from error
+    return expect_dict(answer, "answer")
 
 
 def is_after_events(error: ClientResponseError) -> bool:
     """Return whether events of the answer came before the error: the client has them, so the call is not repeated."""
     return getattr(error, "comes_after_events", False)
+
+
+def raise_error_answer(response: ClientResponse, answer: dict[str, Any]) -> None:
+    """Raise the error that an endpoint reports with the status of an answer, as OpenRouter does."""
+    if isinstance(answer.get("error"), dict) and answer.keys() <= _ERROR_FIELDS:
+        _raise_error_event(response, {"error": answer["error"]}, has_begun=False)
 
 
 def _raise_error_event(response: ClientResponse, event: dict[str, Any], *, has_begun: bool) -> None:

@@ -32,7 +32,7 @@ from nemo_gym.transport import deadlines, http_sessions
 from nemo_gym.transport.adaptive_limit import AdaptiveLimit
 from nemo_gym.transport.client_response import LocalResponse, is_ok, raise_for_status, read_body
 from nemo_gym.transport.endpoint_waits import reporting_wait, retry_reason, slot_reason
-from nemo_gym.transport.event_reader import OnEvent, ReadAnswer, event_reader, is_after_events
+from nemo_gym.transport.event_reader import OnEvent, ReadAnswer, event_reader, is_after_events, raise_error_answer
 from nemo_gym.transport.http import send, with_header
 from nemo_gym.transport.large_bodies import (
     COMPRESSED_STARTS,
@@ -201,8 +201,11 @@ async def _read_object(response: ClientResponse | LocalResponse, url: str) -> di
             await reserve(limits.answer)
             body = await asyncio.to_thread(decompress_layers, body, limits.answer)
         if len(body) <= LARGE_BYTES:
-            return _parse_object(body, url)
-        return await asyncio.to_thread(_parse_large_object, body, url)
+            answer = _parse_object(body, url)
+        else:
+            answer = await asyncio.to_thread(_parse_large_object, body, url)
+        raise_error_answer(cast("ClientResponse", response), answer)
+        return answer
     finally:
         if release is not None:
             release()

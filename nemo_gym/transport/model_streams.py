@@ -3,6 +3,8 @@
 from typing import Any
 
 from nemo_gym.convert.chat_stream import CompletionBuilder
+from nemo_gym.convert.chunk_repair import ChunkRepair
+from nemo_gym.convert.json_access import new_id
 from nemo_gym.convert.response_events import ResponseEventDecoder
 from nemo_gym.errors import ConversionError, ModelFailed
 from nemo_gym.transport.event_reader import OnEvent
@@ -19,9 +21,10 @@ async def stream_completion(
     Raises:
         ModelFailed: the chunks are not those of a complete answer.
     """
-    builder = CompletionBuilder()
+    builder, repair = CompletionBuilder(), ChunkRepair(new_id)
 
     async def add(chunk: dict[str, Any]) -> None:
+        chunk = repair.repair(chunk)
         builder.add(chunk)
         await on_chunk(chunk)
 

@@ -67,7 +67,8 @@ class LiveAnswer:
             self._message = self.items[-1]
             part = {"type": "output_text", "text": "", "annotations": []}
             self._message["content"].append(part)
-            return [*events, {"type": "response.content_part.added", **self._part_place, "part": dict(part)}]
+            events.append({"type": "response.content_part.added", **self._part_place, "part": dict(part)})
+            return [*events, *self._add_first_text(block)]
         if self._kind in SERVER_BLOCKS:
             return []
         events = self._close_message()
@@ -77,6 +78,14 @@ class LiveAnswer:
             added = {"type": "response.reasoning_summary_part.added", **self._place, "summary_index": 0}
             events += [item_added(self.items[-1], len(self.items) - 1), {**added, "part": dict(summary)}]
         return events
+
+    def _add_first_text(self, block: Json) -> list[Json]:
+        """Return the delta of text that a block begins with; Anthropic's own blocks begin empty."""
+        text = block.get("text")
+        if not isinstance(text, str) or not text:
+            return []
+        self.items[-1]["content"][-1]["text"] = text
+        return [delta_event("output_text", text, self._part_place)]
 
     def _begin_message(self) -> list[Json]:
         item = {"type": "message", "id": self._new_id("msg"), "role": "assistant", "status": "completed", "content": []}
@@ -122,7 +131,8 @@ class LiveAnswer:
         """Return the item of the block whose events were collected."""
         start = {"type": "message_start", "message": {}}
         block = message_from_events([start, *self._block, stop, {"type": "message_stop"}])["content"]
-        return items_from_assistant(block, "event", new_id=self._new_id)[0]
+        item = items_from_assistant(block, "event", new_id=self._new_id)[0]
+        return {**item, "id": item["call_id"]} if item["type"] == "function_call" else item
 
     def _item_done(self) -> Json:
         return {"type": "response.output_item.done", "output_index": len(self.items) - 1, "item": self.items[-1]}

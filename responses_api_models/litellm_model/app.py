@@ -16,6 +16,8 @@ from yarl import URL
 
 from nemo_gym.authoring.chat_model import ChatModel, ChatModelConfig
 from nemo_gym.convert.chat_stream import CompletionBuilder
+from nemo_gym.convert.chunk_repair import ChunkRepair
+from nemo_gym.convert.json_access import new_id
 from nemo_gym.errors import ConfigError, ConversionError, DeadlineExceeded, ModelFailed, ServerUnreachable
 from nemo_gym.serve.event_stream import Emit
 from nemo_gym.transport import deadlines
@@ -78,11 +80,11 @@ class LiteLLMModel(ChatModel):
         return as_plain(await self._call(payload))
 
     async def stream(self, payload: Json, emit: Emit) -> Json:
-        builder = CompletionBuilder()
+        builder, repair = CompletionBuilder(), ChunkRepair(new_id)
         chunks = await self._call({**payload, "stream": True, "stream_options": {"include_usage": True}})
         try:
             async for piece in chunks:
-                chunk = as_plain(piece)
+                chunk = repair.repair(as_plain(piece))
                 builder.add(chunk)
                 await emit(chunk)
             return builder.completion()

@@ -25,8 +25,9 @@ from nemo_gym.openai_utils import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
-from nemo_gym.responses_converter import ResponsesConverter, adopt_ids
+from nemo_gym.responses_converter import ResponsesConverter, adopt_ids, with_streamed_items
 from nemo_gym.rollout_correlation import current_rollout_id
+from nemo_gym.serve.answer_room import complete_in_context
 from nemo_gym.serve.chat_engines import empty_completion, first_choice
 from nemo_gym.serve.event_stream import Emit
 from nemo_gym.server_utils import SESSION_ID_KEY
@@ -36,7 +37,6 @@ from nemo_gym.transport.model_client import PacedOpenAI, validate_answer
 from nemo_gym.transport.model_streams import stream_completion, stream_response
 from nemo_gym.wire.base import has_token_fields
 from responses_api_models.vllm_model import audio, reply_body, request_body, token_transport
-from responses_api_models.vllm_model.answer_room import complete_in_context
 from responses_api_models.vllm_model.settings import VLLMModelConfig
 from responses_api_models.vllm_model.token_splice import (
     CannotSplice,
@@ -207,7 +207,7 @@ class VLLMModel(SimpleResponsesAPIModel):
         if decoder.response:
             events = decoder.finish()
             self._note_template(template, decoder, is_cut=completion.choices[0].finish_reason == "length")
-            response = reply_body.with_streamed_items(response, decoder.items)
+            response = with_streamed_items(response, decoder.items)
             adopt_ids(response, decoder)
             for event in reply_body.with_last_item(events, response):
                 await emit(event)

@@ -42,19 +42,6 @@ def with_closed_thought(completion: NeMoGymChatCompletion) -> NeMoGymChatComplet
     return completion.model_copy(update={"choices": [choice.model_copy(update={"message": message})]})
 
 
-def with_streamed_items(response: NeMoGymResponse, items: list[Json]) -> NeMoGymResponse:
-    """Return a response with the items that the client has received, if it is divided into other ones.
-
-    An endpoint that alternates between thoughts and text streams an item for each; its whole answer has one of each.
-    """
-    if [item.type for item in response.output] == [item["type"] for item in items]:
-        return response
-    last = response.output[-1].model_dump(mode="json", exclude_none=True)
-    fields = {name: last[name] for name in (*TOKEN_FIELDS, *GENERATION_FIELDS) if name in last}
-    answer = response.model_dump(exclude_unset=True)
-    return NeMoGymResponse.model_validate({**answer, "output": [*items[:-1], {**items[-1], **fields}]})
-
-
 def engine_token_fields(reply: Json, choice: Json) -> Json:
     """Return the token ids as vLLM itself reports them (`return_token_ids`)."""
     prompts = [holder.get("prompt_token_ids") for holder in (reply, choice)]

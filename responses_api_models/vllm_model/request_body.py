@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import HTTPException
 
 from nemo_gym.convert.chat_conversation import SplitThoughts, wrap_in_think_tags
+from nemo_gym.convert.chat_stream import reasoning_text
 from nemo_gym.errors import ConfigError
 from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.serve.chat_engines import settings_in_metadata
@@ -61,7 +62,10 @@ def with_settings(config: VLLMModelConfig, body: Json) -> Json:
     request.pop("metadata", None)
     if metadata:
         request["metadata"] = metadata
-    arguments = {**config.chat_template_kwargs, **(request.get("chat_template_kwargs") or {}), **template}
+    own_arguments = request.get("chat_template_kwargs") or {}
+    if not isinstance(own_arguments, dict):
+        raise HTTPException(400, "chat_template_kwargs is not an object")
+    arguments = {**config.chat_template_kwargs, **own_arguments, **template}
     if arguments:
         request["chat_template_kwargs"] = arguments
     return {**request, **config.sampling_overrides, "model": config.model}
@@ -77,12 +81,6 @@ def with_token_ids(config: VLLMModelConfig, request: Json) -> Json:
     """Add the fields that request token ids and log-probabilities."""
     field = "return_token_ids" if config.request_prompt_and_generation_token_ids else "return_tokens_as_token_ids"
     return {**request, "logprobs": True, field: True}
-
-
-def with_limit(request: Json, limit: int) -> Json:
-    """Return a request for an answer of at most `limit` tokens."""
-    names = [name for name in ("max_completion_tokens", "max_tokens") if request.get(name) is not None]
-    return {**request, **dict.fromkeys(names or ["max_tokens"], limit)}
 
 
 def without_token_fields(messages: list[Json], *, keep_last: bool = False) -> list[Json]:
@@ -136,7 +134,7 @@ def _message(config: VLLMModelConfig, message: Json, split_thoughts: SplitThough
     content = message.get("content") or ""
     if role != "assistant" or not config.uses_reasoning_parser or not isinstance(content, str):
         return message
-    separate = next((message[name] for name in ("reasoning_content", "reasoning") if message.get(name)), None)
+    separate = reasoning_text(message)
     thoughts, text = ([separate], content) if separate else split_thoughts(content)
     if not thoughts:
         return message

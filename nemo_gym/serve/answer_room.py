@@ -8,17 +8,15 @@ the endpoint accepts it.
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import ClientResponseError
 
 from nemo_gym.errors import ModelFailed
 from nemo_gym.serve.chat_engines import is_too_long
-from responses_api_models.vllm_model.request_body import with_limit
 
 Json = dict[str, Any]
-Answer = tuple[Json, list[int] | None]
-"""The reply of the endpoint, and the token ids of the prompt if it was sent as ids."""
+AnswerT = TypeVar("AnswerT")
 
 _CONTEXT = re.compile(
     rb"context length (?:is|of)(?: only)? (\d+)|maximum model length of (\d+)|max_model_len=[a-z_=]*(\d+)"
@@ -69,10 +67,12 @@ def _last_number(match: re.Match[bytes]) -> int:
 
 async def complete_in_context(
     payload: Json,
-    complete: Callable[[Json], Awaitable[Answer]],
-    count_prompt: Callable[[], Awaitable[int]],
-) -> tuple[Json, Answer] | None:
+    complete: Callable[[Json], Awaitable[AnswerT]],
+    count_prompt: Callable[[], Awaitable[int]] | None = None,
+) -> tuple[Json, AnswerT] | None:
     """Complete a request and return it as it was accepted, with the answer; None if the prompt fills the context.
+
+    `count_prompt` asks the endpoint for the number of tokens of the prompt, if it may have a tokenizer.
 
     Raises:
         ClientResponseError: the endpoint refuses the request for another reason, or every limit.
@@ -89,7 +89,7 @@ async def complete_in_context(
         room = refusal.room
         if room is None and limit is None:
             return None  # the engine computes the length itself, so the prompt alone is too long
-        if room is None and refusal.context is not None and not is_counted:
+        if room is None and refusal.context is not None and not is_counted and count_prompt is not None:
             is_counted = True
             prompt = await _count_if_possible(count_prompt)
             room = None if prompt is None else refusal.context - prompt
@@ -105,6 +105,12 @@ def limit_of(payload: Json) -> int | None:
     """Return the output limit of a chat request."""
     limits = [payload.get(name) for name in ("max_completion_tokens", "max_tokens")]
     return next((limit for limit in limits if type(limit) is int), None)
+
+
+def with_limit(request: Json, limit: int) -> Json:
+    """Return a request for an answer of at most `limit` tokens."""
+    names = [name for name in ("max_completion_tokens", "max_tokens") if request.get(name) is not None]
+    return {**request, **dict.fromkeys(names or ["max_tokens"], limit)}
 
 
 async def _count_if_possible(count_prompt: Callable[[], Awaitable[int]]) -> int | None:
