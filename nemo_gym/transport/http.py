@@ -21,6 +21,7 @@ from aiohttp import (
     ClientConnectorCertificateError,
     ClientConnectorError,
     ClientHandlerType,
+    ClientMiddlewareType,
     ClientPayloadError,
     ClientRequest,
     ClientResponse,
@@ -32,6 +33,7 @@ from aiohttp import (
 )
 from yarl import URL
 
+from nemo_gym.config.secret_names import is_secret_name
 from nemo_gym.config.secret_text import mask_text
 from nemo_gym.errors import CircuitOpen, ConfigError, DeadlineExceeded, ServerUnreachable
 from nemo_gym.keys import DEADLINE_HEADER, ROLLOUT_HEADER
@@ -332,9 +334,25 @@ async def _attempt_with_aiohttp(call: _HttpCall, session: ClientSession) -> Clie
         "timeout": ClientTimeout(total=left, connect=limits.connect, sock_read=limits.sock_read, sock_connect=connect),
         "headers": headers,
     }
-    if run_token.RUN_TOKEN_HEADER in options["headers"]:
-        options["middlewares"] = (_remove_run_headers,)
+    if any(is_secret_name(name) for name in options["headers"]):
+        options["middlewares"] = (_remove_run_headers, _remove_keys_from(call.address.origin()))
     return await session.request(call.method, call.url, **options)
+
+
+def _remove_keys_from(origin: URL) -> ClientMiddlewareType:
+    """Return a middleware that removes keys from a request that follows a redirect to another origin.
+
+    aiohttp removes `Authorization` and cookies; other APIs have other headers, such as `x-api-key`.
+    """
+
+    async def remove_keys(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+        if request.url.origin() != origin:
+            for name in [name for name in request.headers if is_secret_name(name)]:
+                if name.lower() != run_token.RUN_TOKEN_HEADER:  # which another server of the run may get
+                    request.headers.popall(name, None)
+        return await handler(request)
+
+    return remove_keys
 
 
 async def _remove_run_headers(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:

@@ -325,6 +325,20 @@ async def test_a_redirect_carries_neither_run_token_nor_rollout_away(options, sc
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("name", ["Authorization", "x-api-key", "api-key", "X-Goog-Api-Key", "X-Auth-Token"])
+async def test_a_redirect_carries_no_key_to_another_origin(name, scripted_server, say):
+    """An endpoint whose domain was taken over would pass the key on; aiohttp removes only `Authorization`."""
+    headers = {name: "a-key-of-this-test", "x-title": "kept"}
+    async with scripted_server(say(200)) as stranger, scripted_server(say(307, location=stranger.url)) as endpoint:
+        response = await send("POST", endpoint.url, json={}, headers=headers)
+
+    assert response.status == 200
+    assert all(b"a-key-of-this-test" in request for request in endpoint.requests)
+    assert [b"a-key-of-this-test" in request for request in stranger.requests] == [False]
+    assert all(b"kept" in request for request in stranger.requests)
+
+
+@pytest.mark.asyncio
 async def test_the_rollout_is_sent_only_to_servers_of_the_run(scripted_server, say):
     """A model endpoint has no use for it; a server of the run needs it to name the culprit of its crash."""
     async with scripted_server(say(200)) as endpoint, scripted_server(say(200), say(200)) as ours:
