@@ -133,7 +133,6 @@ def response_from_message(params: Json, message: Json, *, model: str, now: int, 
     """Convert a message to the response to the Responses request `params`, whose options it repeats."""
     params, message = expect_dict(params, "request"), expect_dict(message, "message")
     output = items_from_assistant(message.get("content"), "message", new_id=new_id)
-    output = [{**item, "id": item["call_id"]} if item["type"] == "function_call" else item for item in output]
     stop = message.get("stop_reason")
     if stop not in _COMPLETED and (not isinstance(stop, str) or stop not in _INCOMPLETE_REASONS):
         raise inexpressible(stop, f"{RESPONSES} as the end of an answer", "stop_reason")

@@ -21,7 +21,7 @@ from nemo_gym.openai_utils import (
 )
 from nemo_gym.serve.event_stream import Emit
 from nemo_gym.transport.model_client import PacedOpenAI, validate_answer
-from responses_api_models.anthropic_model.live_answer import LiveAnswer, completion_of_response
+from responses_api_models.anthropic_model.live_answer import LiveAnswer, completion_of_response, with_id_of_call
 
 Json = dict[str, Any]
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
@@ -195,6 +195,7 @@ class AnthropicModel(SimpleResponsesAPIModel):
                 where=self.config.name,
                 fix="check that anthropic_base_url is an endpoint of the Messages API",
             ) from error
+        response["output"] = [with_id_of_call(item) for item in response["output"]]
         return validate_answer(NeMoGymResponse, response, callee=self.config.name)
 
 

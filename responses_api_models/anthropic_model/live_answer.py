@@ -132,7 +132,7 @@ class LiveAnswer:
         start = {"type": "message_start", "message": {}}
         block = message_from_events([start, *self._block, stop, {"type": "message_stop"}])["content"]
         item = items_from_assistant(block, "event", new_id=self._new_id)[0]
-        return {**item, "id": item["call_id"]} if item["type"] == "function_call" else item
+        return with_id_of_call(item)
 
     def _item_done(self) -> Json:
         return {"type": "response.output_item.done", "output_index": len(self.items) - 1, "item": self.items[-1]}
@@ -146,6 +146,11 @@ class LiveAnswer:
             return self._close_message()
         events = self._begin_message()
         return [*events, self._item_done()]
+
+
+def with_id_of_call(item: Json) -> Json:
+    """Return a function call with an id, to which the events of a stream refer; other items are returned unchanged."""
+    return {**item, "id": item["call_id"]} if item["type"] == "function_call" else item
 
 
 def completion_of_response(response: Json) -> Json:
