@@ -124,7 +124,8 @@ class FileProblem(GymError, OSError):
     exit_status = 3
 
 
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_ERRORS = (*DISK_FULL, errno.EFBIG, errno.EIO)
 """Errors of writing, which do not name the file."""
 
 
@@ -137,7 +138,8 @@ def raising_file_problems() -> Iterator[None]:
         if isinstance(error, GymError) or (error.filename is None and error.errno not in _DISK_ERRORS):
             raise
         where = str(error.filename) if error.filename else None
-        raise FileProblem(error.strerror or str(error), where=where) from error
+        fix = "free space on this disk, or choose a path on another one" if error.errno in DISK_FULL else None
+        raise FileProblem(error.strerror or str(error), where=where, fix=fix) from error
 
 
 class ServerUnreachable(GymError, ConnectionError):

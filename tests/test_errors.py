@@ -40,8 +40,10 @@ def test_a_missing_file_is_a_file_problem_with_its_name(tmp_path):
 
 def test_a_full_disk_is_a_file_problem_although_the_system_names_no_file():
     """`write` fails without a file name."""
-    with pytest.raises(FileProblem, match="No space left"), raising_file_problems():
+    with pytest.raises(FileProblem, match="No space left") as caught, raising_file_problems():
         raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert caught.value.fix == "free space on this disk, or choose a path on another one"
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError(104, "reset"), ConfigError("x"), FileProblem("x")])

@@ -9,6 +9,8 @@ from secrets import token_hex
 from types import TracebackType
 from typing import BinaryIO, Self
 
+from nemo_gym.errors import DISK_FULL
+
 SUFFIX_LENGTH = 8
 """Number of hexadecimal digits at the end of the name of a temporary file."""
 
@@ -43,6 +45,9 @@ class StagedFiles:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        for path in self._targets.values():
+            if isinstance(error, OSError) and error.errno in DISK_FULL and error.filename is None:
+                error.filename = str(path)  # the error of a write names no file
         for temporary in self._targets:
             temporary.unlink(missing_ok=True)
         for stream in self._streams:

@@ -36,6 +36,8 @@ _SCHEME = re.compile(r"https?://|\$\{", re.IGNORECASE)
 _USER_INFO = re.compile(r"https?://[^/?#]*@")
 _COMMON_FIELDS = {"datasets", "hosting", "domain", "verified", "verified_url", "description"}
 """Fields of every server block that a server's config class need not declare."""
+FIELDS_OF_RESOURCES_SERVERS = frozenset({"tool_errors", "close_timeout_seconds", "close_idle_seconds"})
+"""Fields of every resources server that a user could take for keys of the run, where they would be ignored silently."""
 _FLAG_ADVICE = {
     MODELS: "choose one with --model-type (`gym list models` shows them), or ",
     RESOURCES: "choose one with --resources-server, or ",
@@ -120,10 +122,23 @@ def misspelt_keys(config: Mapping[Any, Any], *, used: Iterable[str]) -> list[Con
                 problem = f"'{name}' is a key of NeMo Gym 0.7 that has no effect here"
                 warnings.append(ConfigProblem(problem, (name,), is_warning=True))
             continue
+        if name in FIELDS_OF_RESOURCES_SERVERS:
+            problem = f"'{name}' has no effect here: it is a field of each resources server"
+            fix = "; ".join(f"+{'.'.join(map(str, path))}.{name}=…" for path in _resources_servers(config)) or None
+            warnings.append(ConfigProblem(problem, (name,), fix, is_warning=True))
+            continue
         guess = did_you_mean(name, key_names, cutoff=0.85)
         if guess:
             warnings.append(ConfigProblem(f"'{name}' is not a known key{guess}", (name,), is_warning=True))
     return warnings
+
+
+def _resources_servers(config: Mapping[Any, Any]) -> Iterator[KeyPath]:
+    """Yield the path of the block of each resources server."""
+    for name, block in config.items():
+        path = _implementation_path(str(name), block) if isinstance(block, Mapping) else None
+        if path is not None and path[1] == RESOURCES:
+            yield path
 
 
 def referenced_names(tree: Any) -> set[str]:

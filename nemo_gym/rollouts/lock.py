@@ -54,8 +54,7 @@ class RunLock:
                 logger.warning("%s cannot be locked (%s): start no second collector", self.path, error.strerror)
             if _is_same_file(descriptor, self.path):
                 self._descriptor = descriptor
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, orjson.dumps({"pid": os.getpid(), "host": socket.gethostname()}), 0)
+                self._write_holder(descriptor)
                 return
             os.close(descriptor)  # the holder removed the file between opening and locking it here
         raise StoreError("the lock keeps disappearing", where=str(self.path), fix="try again")
@@ -76,6 +75,15 @@ class RunLock:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
+            raise unwritable_file(self.path, error) from error
+
+    def _write_holder(self, descriptor: int) -> None:
+        """Write which process holds the lock; release it if the disk is full."""
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, orjson.dumps({"pid": os.getpid(), "host": socket.gethostname()}), 0)
+        except OSError as error:
+            self.release()
             raise unwritable_file(self.path, error) from error
 
     def _in_use(self, content: bytes) -> OutputInUse:

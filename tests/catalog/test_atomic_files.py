@@ -1,5 +1,6 @@
 """Files appear complete or not at all, alone and in groups."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -149,3 +150,14 @@ def test_a_name_with_brackets_is_no_pattern(tmp_path):
         stream.write(b"content")
 
     assert names(tmp_path) == [".a1.0123abcd", "a[1]"]
+
+
+def test_a_full_disk_names_the_file_that_was_written(tmp_path: Path) -> None:
+    """The error of a write has no file name, and a user has several disks."""
+    target = tmp_path / "rows.jsonl"
+
+    with pytest.raises(OSError, match="No space left") as caught, whole_file(target):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert caught.value.filename == str(target)
+    assert list(tmp_path.iterdir()) == []

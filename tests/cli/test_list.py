@@ -65,3 +65,12 @@ def test_the_facts_of_a_manifest_have_a_line_each(capsys: pytest.CaptureFixture[
     assert any(line.split() == ["manifest", "authors", "NeMo", "Gym"] for line in lines)
     assert sum("Sums of one-digit numbers" in line for line in lines) == 1
     assert max(map(len, lines)) < 200
+
+
+def test_a_search_folder_that_does_not_exist_is_an_error(tmp_path, capsys):
+    """Otherwise the components of a mistyped folder seem not to exist, or shipped ones of the same name are used."""
+    (tmp_path / "file").touch()
+
+    for name, reason in (("gone", "folder not found"), ("file", "not a folder")):
+        assert main(["list", "environments", "--search-dir", str(tmp_path / name)]) == 2
+        assert f"Error: --search-dir: {reason}: {tmp_path / name}\n" in capsys.readouterr().err

@@ -99,6 +99,17 @@ def test_a_key_with_a_flag_touches_only_the_table(workspace, monkeypatch):
     assert "| `colour` | a port from 1 to 65535 | 7 | `--colour` | Colour of the run. |" in reference.config_keys_page()
 
 
+def test_a_policy_of_a_server_that_is_set_for_the_run_is_no_silent_mistake(workspace):
+    """`+tool_errors=fail` would change nothing, and broken tools would go on to be scored."""
+    sums = "+sums={resources_servers: {sums: {entrypoint: app.py, domain: math}}}"
+    (warning,) = workspace.resolve("+tool_errors=fail", sums).warnings
+
+    assert "'tool_errors' has no effect here: it is a field of each resources server" in warning
+    assert "+sums.resources_servers.sums.tool_errors=…" in warning
+    (unused,) = workspace.resolve("+close_idle_seconds=5").warnings
+    assert "try:" not in unused
+
+
 def test_every_flag_of_the_table_belongs_to_a_command():
     """A flag whose command has another name would be accepted nowhere."""
     commands = {f"{group} {name}" for group, (_, names) in GROUPS.items() for name in names}

@@ -1,5 +1,6 @@
 """One collector per output."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -80,3 +81,18 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
 
     with pytest.raises(StoreError, match="cannot write"):
         RunLock(tmp_path / "file" / "x.lock").acquire()
+
+
+def test_a_full_disk_names_the_file_and_leaves_no_lock(tmp_path, monkeypatch):
+    """The lock is the first file of a run, so that a full disk shows here; the next run must find no trace of it."""
+
+    def full_disk(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full_disk)
+
+    with pytest.raises(StoreError, match="cannot write: No space left on device") as caught:
+        RunLock(tmp_path / "out.jsonl").acquire()
+
+    assert caught.value.where.startswith(str(tmp_path / "out"))
+    assert list(tmp_path.iterdir()) == []

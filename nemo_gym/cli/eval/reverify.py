@@ -52,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import uvloop
 
+    from nemo_gym.cli.terminal.log import logging_to_stderr
     from nemo_gym.rollout_reverification import Reverification, RolloutReverificationConfig, StoredRollouts
     from nemo_gym.rollouts.run_identity import check_planned_rows
     from nemo_gym.rollouts.scoring_rules import find_verifiers
@@ -70,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
     if config.is_for_failed:
         target, count = reverification.store.output, len(stored)
         output.warn(f"{target} will contain verdicts of two runs: those of {rollouts}, and {count} new ones")
-    return uvloop.run(_reverify(args, reverification, resolved, set(servers.values())))
+    with logging_to_stderr(verbose=args.verbose):
+        return uvloop.run(_reverify(args, reverification, resolved, set(servers.values())))
 
 
 def _read_trajectories(args: argparse.Namespace) -> str:

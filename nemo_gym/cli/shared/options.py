@@ -218,6 +218,9 @@ def config_path(kind: ComponentKind, value: str, roots: Sequence[Path]) -> str:
 def add_search_dirs(args: argparse.Namespace) -> None:
     """Put --search-dir folders before the other search roots, the last one given first; make the roots importable."""
     for folder in getattr(args, "search_dir", ()):
+        if not Path(folder).is_dir():
+            reason = "not a folder" if Path(folder).exists() else "folder not found"
+            raise UsageError(f"--search-dir: {reason}: {folder}", fix="correct the path")
         roots = os.environ.get(EXTRA_ROOTS_ENV_VAR)
         os.environ[EXTRA_ROOTS_ENV_VAR] = os.pathsep.join(filter(None, [str(Path(folder).resolve()), roots]))
     _augment_sys_path(with_working_directory=False)

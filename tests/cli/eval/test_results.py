@@ -112,6 +112,12 @@ def test_a_failed_verification_keeps_the_response_and_is_scored_later(tmp_path: 
         assert failure["response"]["usage"]["total_tokens"] > 0
         assert "reward" not in failure
 
+    still = gym("eval", "reverify", *flaky[:4], "--rollouts", "out.jsonl", "--failed", "-o", "no.jsonl", cwd=tmp_path)
+    assert still.returncode == 1, still.stderr
+    messages = [line for line in still.stderr.splitlines() if " failed: " in line or " is in use; " in line]
+    assert messages, still.stderr
+    assert all(line.startswith(("Warning: ", "Error: ")) for line in messages), "as in a run"
+
     (tmp_path / "broken").unlink()
     again = gym("eval", "reverify", *flaky[:4], "--rollouts", "out.jsonl", "--failed", "-o", "new.jsonl", cwd=tmp_path)
 
