@@ -10,6 +10,7 @@ import pytest
 from nemo_gym.rollouts.run_files import run_path_for
 from nemo_gym.view.database import RunDatabase
 from nemo_gym.view.export import export_bundle
+from nemo_gym.view.filters import COLUMNS
 from tests.browser.conftest import keep, served_page, twenty
 from tests.view.records import append, failure, record, timed_record
 
@@ -258,6 +259,19 @@ def test_a_rollout_that_is_missing_leads_to_those_of_its_run(page: Any, make: Ma
         page.get_by_text("This run has no task 99, repeat 0.").wait_for()
         page.get_by_role("link", name="Rollouts of this run").click()
         page.locator("#range", has_text="of 20").wait_for()
+
+
+def test_a_bundle_has_the_filters_of_the_server(page: Any, make: Make, tmp_path: Path) -> None:
+    """Findings and saved filters of a shared bundle lead to their rollouts, whichever column they name."""
+    index = make(record(41, 0, 0.0, answer="It is 42.", extracted_answer=""), record(42, 0, 1.0, answer="It is 43."))
+    export_bundle([index], tmp_path / "bundle")
+    start = (tmp_path / "bundle" / "index.html").as_uri()
+    page.goto(f"{start}#/run/0/rollouts?where=no_answer+%3D%3D+1")
+    page.locator("#range", has_text="1 – 1 of 1").wait_for()
+    page.get_by_role("button", name="Verifier wrong?").click()
+    page.locator("#range", has_text="1 – 1 of 1").wait_for()
+    unknown = "all => all.filter(each => { try { gymView.filter.compile(`${each} == 1`) } catch { return true } })"
+    assert page.evaluate(unknown, sorted(COLUMNS)) == []
 
 
 @pytest.mark.parametrize("is_bundle", [False, True])
