@@ -9,8 +9,12 @@ from nemo_gym.adapters.model_calls import CallingEpisode, argument_text, functio
 
 
 def prepare() -> None:
-    """Import the package once, before the sessions start."""
-    importlib.import_module("verifiers.legacy")
+    """Import once, before the sessions start, what an environment uses; the package imports it late, for seconds."""
+    package = importlib.import_module("verifiers.legacy")
+    for name in ("load_environment", "Rubric", "SingleTurnEnv", "MultiTurnEnv", "ToolEnv", "XMLParser", "ThinkParser"):
+        getattr(package, name)
+    for name in ("datasets.arrow_dataset", "verifiers.legacy.clients", "verifiers.legacy.utils.eval_utils", "pandas"):
+        importlib.import_module(name)
 
 
 def load_environment(row: Row) -> Any:
