@@ -69,6 +69,7 @@ def as_tool(tool: Any) -> dict[str, Any]:
 class VerifiersEpisode(CallingEpisode):
     async def play(self, row: Row) -> PeerTurn:
         env = load_environment(row)
+        random.seed(row["seed"])  # again: how often the load of a dataset draws may differ
         # As `env.run_rollout`, whose result has the messages in a form for files.
         state = await env._run_rollout_state(row["example"], policy_client(self), "policy", {})
         if (error := state["error"]) is not None:
