@@ -9,8 +9,12 @@ from nemo_gym.adapters.model_calls import CallingEpisode, argument_text, functio
 
 
 def prepare() -> None:
-    """Import the package once, before the sessions start."""
-    importlib.import_module("verifiers.legacy")
+    """Import once, before the sessions start, what an environment uses; the package imports it late, for seconds."""
+    package = importlib.import_module("verifiers.legacy")
+    for name in ("load_environment", "Rubric", "SingleTurnEnv", "MultiTurnEnv", "ToolEnv", "XMLParser", "ThinkParser"):
+        getattr(package, name)
+    for name in ("datasets.arrow_dataset", "verifiers.legacy.clients", "verifiers.legacy.utils.eval_utils", "pandas"):
+        importlib.import_module(name)
 
 
 def load_environment(row: Row) -> Any:
@@ -65,6 +69,7 @@ def as_tool(tool: Any) -> dict[str, Any]:
 class VerifiersEpisode(CallingEpisode):
     async def play(self, row: Row) -> PeerTurn:
         env = load_environment(row)
+        random.seed(row["seed"])  # again: how often the load of a dataset draws may differ
         # As `env.run_rollout`, whose result has the messages in a form for files.
         state = await env._run_rollout_state(row["example"], policy_client(self), "policy", {})
         if (error := state["error"]) is not None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -19,6 +20,14 @@ PACKAGES = "tests.sources.packages"
 WRONGLY = "tests.sources.policies:choose_wrongly"
 
 
+def last_observation(prompt: list[Any]) -> str:
+    """Return what a turn of the policy shows: the last output of a tool, or all new messages."""
+    if prompt[-1].role == "tool":
+        return prompt[-1].content
+    new = list(takewhile(lambda message: message.role == "user", reversed(prompt)))
+    return "\n\n".join(message.content for message in reversed(new))
+
+
 class ScriptedClient(Client):
     """A model of the package that follows a policy: the last message and the number of its turns decide."""
 
@@ -31,7 +40,7 @@ class ScriptedClient(Client):
 
     async def get_response(self, prompt, model, sampling_args, tools=None, **_) -> Response:
         number = sum(message.role == "assistant" for message in prompt[1:])
-        reply = self.policy(prompt[-1].content, number)
+        reply = self.policy(last_observation(prompt), number)
         fields = reply if isinstance(reply, dict) else {"text": reply}
         calls = [
             ToolCall(
@@ -49,8 +58,8 @@ class ScriptedClient(Client):
 
 def play_alone(record: dict[str, Any], policy) -> dict[str, Any]:
     """Play a row in the package's own runner."""
-    random.seed(record["seed"])
     env = vf.load_environment(record["environment"], **record["arguments"])
+    random.seed(record["seed"])
     return asyncio.run(env.run_rollout(record["example"], ScriptedClient(policy), "model", {}))
 
 
