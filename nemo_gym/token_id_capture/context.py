@@ -50,11 +50,12 @@ from nemo_gym.token_id_capture.store import TokenCaptureStore
 
 logger = logging.getLogger(__name__)
 
+_NOT_ATTEMPTED = unresolved_because(UnresolvedReason.NOT_ATTEMPTED)
 NO_TOKEN_IDS = "the model server returned no token ids"
 Items = Sequence[Mapping[str, Any]]
 
 
-@dataclass
+@dataclass(slots=True)
 class CaptureContext:
     """One captured model call."""
 
@@ -67,7 +68,7 @@ class CaptureContext:
     admitted_at: float = field(default_factory=time.time)
     model_ref: str | None = None
     """Instance name of the model server."""
-    resolution: LineageResolution = field(default_factory=lambda: unresolved_because(UnresolvedReason.NOT_ATTEMPTED))
+    resolution: LineageResolution = _NOT_ATTEMPTED
     request_items: Items = ()
     prefix_requested: bool = False
     """The request to the engine carries the tokens of the call that it continues."""
@@ -180,8 +181,8 @@ async def _store_call(
     sink = context.token_sink
     prompt, generation = TokenText.of(fields.prompt_token_ids), TokenText.of(fields.generation_token_ids)
     call = CachedCall(prompt + generation, array("d", fields.generation_log_probs), is_verified=True)
-    parent = context.parent_token_ids
-    context.has_prefix = len(parent) > 0 and prompt.startswith(TokenText.of(parent))
+    match = context.resolution.match
+    context.has_prefix = match is not None and _begins_with(prompt, match.cumulative_token_ids)
     is_delta = context.delta_records and context.has_prefix
     is_file = type(sink) is TokenCaptureStore
     written = RequestItems(output.items)
@@ -192,63 +193,78 @@ async def _store_call(
         conversation_digest(items),
         "" if is_file and not is_delta else token_digest(call.tokens),
         len(call),
-        context.resolution.match.model_call_id if context.resolution.match is not None else None,
-        generated_len=len(fields.generation_token_ids),
+        match.model_call_id if match is not None else None,
+        generated_len=len(generation),
         extends_parent=context.has_prefix,
         is_closed=is_turn_closed(output.items[output.token_index]),
     )
     texts = opening_texts(items) if context.resolution.opens_context else []
-    record = _record_fields(context, response, entry, output, fields, is_delta=is_delta) | {"opening_texts": texts}
-    if type(sink) is TokenCaptureStore:
-        texts_of_ids = {"prompt_token_ids": prompt.json, "generation_token_ids": generation.json}
-        ref: Any = sink.put_fields(record if is_delta else record | texts_of_ids)
+    record = _record_fields(context, response, entry, output, fields)
+    if texts:
+        record["opening_texts"] = texts
+    ref: Any = None
+    if is_delta:
+        record["prompt_token_ids"] = fields.prompt_token_ids[len(context.parent_token_ids) :]
+    if isinstance(sink, TokenCaptureStore) and is_file:
+        if not is_delta:
+            record["prompt_token_ids"], record["generation_token_ids"] = prompt.json, generation.json
+        ref = sink.put_fields(record)
     elif sink is not None:
         ref = await sink.put(TokenEntry.model_construct(**record))
     observe = getattr(context.lineage_store, "observe", None)
     if observe is not None:
-        entry.ref, entry.text_fingerprints = ref, frozenset([*text_fingerprints(written), *texts])
+        entry.ref, entry.text_fingerprints = ref, frozenset(text_fingerprints(written) + texts)
         observe(context.rollout_id, entry, call)
 
 
+def _begins_with(prompt: TokenText, parent: Sequence[int]) -> bool:
+    return len(parent) > 0 and prompt.startswith(TokenText.of(parent))
+
+
 def _record_fields(
-    context: CaptureContext,
-    response: Mapping[str, Any],
-    entry: LineageEntry,
-    output: ModelOutput,
-    fields: TokenFields,
-    *,
-    is_delta: bool,
+    context: CaptureContext, response: Mapping[str, Any], entry: LineageEntry, output: ModelOutput, fields: TokenFields
 ) -> dict[str, Any]:
-    """Return the fields of the `TokenEntry` of a generation, in their order."""
-    prompt = fields.prompt_token_ids
-    return {
+    """Return the fields of the `TokenEntry` of a generation in their order, without those that have their defaults."""
+    resolution = context.resolution
+    record: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "rollout_id": context.rollout_id,
         "model_call_id": context.model_call_id,
         "model": str(response.get("model") or ""),
-        "prompt_token_ids": prompt[len(context.parent_token_ids) :] if is_delta else prompt,
+        "prompt_token_ids": fields.prompt_token_ids,
         "generation_token_ids": fields.generation_token_ids,
         "generation_log_probs": fields.generation_log_probs,
-        "routed_experts": fields.routed_experts,
         "output_items": output.items,
-        "token_item_index": output.token_index,
         "created_at": context.admitted_at,
         "response_id": str(response.get("id") or ""),
-        "parent_call_id": entry.parent_call_id,
         "cum_len": entry.cum_len,
-        "digest": entry.digest,
-        "parent_resolution": context.resolution.status.value,
-        "parent_resolution_reason": str(context.resolution.reason),
-        "opens_context": context.resolution.opens_context,
+        "parent_resolution": resolution.status.value,
         "continuation_fingerprint": entry.fingerprint,
         "continuation_context_len": entry.context_len,
         "continuation_context_digest": entry.context_digest,
         "fingerprint_version": FINGERPRINT_VERSION,
-        "prompt_is_delta": is_delta,
-        "prefix_requested": context.prefix_requested,
-        "prefix_supplied": context.prefix_requested and context.has_prefix,
-        "extends_parent": context.has_prefix,
     }
+    if fields.routed_experts is not None:
+        record["routed_experts"] = fields.routed_experts
+    if output.token_index:
+        record["token_item_index"] = output.token_index
+    if entry.parent_call_id is not None:
+        record["parent_call_id"] = entry.parent_call_id
+    if entry.digest:
+        record["digest"] = entry.digest
+    if resolution.reason:
+        record["parent_resolution_reason"] = str(resolution.reason)
+    if resolution.opens_context:
+        record["opens_context"] = True
+    if context.has_prefix:
+        record["extends_parent"] = True
+        if context.delta_records:
+            record["prompt_is_delta"] = True
+    if context.prefix_requested:
+        record["prefix_requested"] = True
+        if context.has_prefix:
+            record["prefix_supplied"] = True
+    return record
 
 
 async def mark_incomplete(context: CaptureContext, reason: str) -> None:

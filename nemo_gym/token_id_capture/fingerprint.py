@@ -6,12 +6,16 @@ items, Chat messages or Messages turns.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, overload
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import orjson
 from pydantic import BaseModel
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
 
 FINGERPRINT_VERSION = 2
 ENVELOPE_ROLE = "_ng_request_envelope"
@@ -29,11 +33,16 @@ ToolCall = tuple[str, str, str]
 
 
 class RequestItems(Sequence[Item]):
-    """The items of a request, as mappings; each one is encoded once for all its fingerprints."""
+    """The items of a request, as mappings; each one is encoded and hashed once for all its fingerprints."""
+
+    __slots__ = ("_context", "_elements", "_encodings", "_model_hash")
 
     def __init__(self, elements: Sequence[Any] = ()) -> None:
         """Take mappings and models; a model becomes a mapping only if an item is read."""
         self._elements = elements
+        self._encodings: list[Encoding] | None = None
+        self._model_hash: _Hash | None = None
+        self._context: tuple[int, _Hash] | None = None
 
     def __len__(self) -> int:
         return len(self._elements)
@@ -53,9 +62,30 @@ class RequestItems(Sequence[Item]):
 
     __hash__ = None  # type: ignore[assignment]  # as of a list
 
-    @cached_property
+    @property
     def encodings(self) -> list["Encoding"]:
-        return list(map(_encode_item, self._elements))
+        if self._encodings is None:
+            self._encodings = list(map(_encode_item, self._elements))
+        return self._encodings
+
+    def model_hash(self) -> "_Hash | None":
+        """Return the hash of the items that the model wrote; None without such items. Copy it to extend it."""
+        if self._model_hash is None:
+            parts = _parts_by_model(self.encodings)
+            self._model_hash = hashlib.sha256(_ASSISTANT_DOMAIN + b"".join(parts)) if parts else None
+        return self._model_hash
+
+    def context_hash(self, length: int) -> "_Hash":
+        """Return the hash of the first `length` items. The hash of a shorter beginning is extended."""
+        done, digest = self._context or (length + 1, None)
+        if digest is None or length < done:
+            parts = [part for _, part in self.encodings[:length]]
+            digest = hashlib.sha256(_CONTEXT_DOMAIN + b"".join(parts))
+        elif length > done:
+            digest = digest.copy()
+            digest.update(b"".join([part for _, part in self.encodings[done:length]]))
+        self._context = length, digest
+        return digest
 
 
 def assistant_fingerprint(items: Iterable[Any], more: Iterable[Any] = ()) -> str:
@@ -64,9 +94,12 @@ def assistant_fingerprint(items: Iterable[Any], more: Iterable[Any] = ()) -> str
     Raises:
         ValueError: an item is not an object, or its content has an unknown form.
     """
-    encodings = [*_encodings(items), *_encodings(more)]
-    parts = [encoding.by_model for encoding in encodings if encoding.by_model is not None]
-    return hashlib.sha256(_ASSISTANT_DOMAIN + b"".join(parts)).hexdigest() if parts else ""
+    digest = items.model_hash() if isinstance(items, RequestItems) else RequestItems([*items]).model_hash()
+    parts = _parts_by_model(_encodings(more)) if more else []
+    if parts:
+        digest = hashlib.sha256(_ASSISTANT_DOMAIN) if digest is None else digest.copy()
+        digest.update(b"".join(parts))
+    return "" if digest is None else digest.hexdigest()
 
 
 def conversation_digest(items: Iterable[Any], length: int | None = None) -> str:
@@ -75,8 +108,8 @@ def conversation_digest(items: Iterable[Any], length: int | None = None) -> str:
     Raises:
         ValueError: an item is not an object, or its content has an unknown form.
     """
-    parts = [encoding.in_context for encoding in _encodings(items)[:length]]
-    return hashlib.sha256(_CONTEXT_DOMAIN + b"".join(parts)).hexdigest()
+    items = items if isinstance(items, RequestItems) else RequestItems([*items])
+    return items.context_hash(len(items) if length is None else min(length, len(items))).hexdigest()
 
 
 class Encoding(NamedTuple):
@@ -88,6 +121,10 @@ class Encoding(NamedTuple):
 
 def _encodings(items: Iterable[Any]) -> list[Encoding]:
     return items.encodings if isinstance(items, RequestItems) else list(map(_encode_item, items))
+
+
+def _parts_by_model(encodings: list[Encoding]) -> list[bytes]:
+    return [part for part, _ in encodings if part is not None]
 
 
 def text_fingerprints(items: Iterable[Any]) -> list[str]:
@@ -102,30 +139,67 @@ def has_model_text(items: Iterable[Any]) -> bool:
     Raises:
         ValueError: an item is not an object, or its content has an unknown form.
     """
-    return any(encoding.by_model is not None for encoding in _encodings(items))
+    return bool(_parts_by_model(_encodings(items)))
 
 
 _PLAIN_FIELDS = (
     "type", "role", "content", "call_id", "tool_call_id", "name", "namespace", "arguments", "output", "tool_calls",
 )  # fmt: skip
 """All fields that an encoding depends on."""
+_NAMES_OF_PLAIN_FIELDS = frozenset(_PLAIN_FIELDS)
 _MAX_CACHED_CHARACTERS = 1_000
 """Longest text in an item whose encoding is kept: each request of a rollout repeats the items of those before it."""
 
 
+_MAX_CACHED_ENCODINGS = 4096
+
+_short_encodings: dict[Any, Encoding] = {}
+"""Encodings of items whose fields are short texts, by these texts: agents may change an item."""
+_field_getters: dict[type, Callable[[Any], Any]] = {}
+"""For each class of items, the function that returns the key of an item in `_short_encodings`."""
+
+
 def _encode_item(element: Any) -> Encoding:
-    item = _all_fields(element)
-    fields = tuple(map(item.get, _PLAIN_FIELDS))
-    for value in fields:
-        if value is not None and (type(value) is not str or len(value) > _MAX_CACHED_CHARACTERS):
-            return _encode_fields(item)
-    return _encode_plain_fields(*fields)
+    kind = type(element)
+    try:
+        key = (_field_getters.get(kind) or _field_getter(kind))(element)
+        encoding = _short_encodings.get(key)
+    except (KeyError, TypeError):  # an item of another class, without a field, with content in parts or tool calls
+        return _encode_fields(_all_fields(element))
+    return encoding or _encode_and_keep(element, key)
 
 
-@lru_cache(maxsize=2048)
-def _encode_plain_fields(*values: str | None) -> Encoding:
-    """Return the encoding of an item whose fields are short texts."""
-    return _encode_fields(dict(zip(_PLAIN_FIELDS, values, strict=True)))
+def _field_getter(kind: type) -> Callable[[Any], Any]:
+    names = [name for name in _PLAIN_FIELDS if name in getattr(kind, "model_fields", ())]
+
+    def values_of_dict(item: Any) -> Any:
+        return tuple(map(item.get, _PLAIN_FIELDS))
+
+    def values_of_model(item: Any) -> Any:
+        extra = item.__pydantic_extra__
+        if extra and not _NAMES_OF_PLAIN_FIELDS.isdisjoint(extra):
+            raise KeyError("extra fields are part of the encoding")
+        return kind, values(item.__dict__)
+
+    def no_values(_: Any) -> Any:
+        raise KeyError(kind)
+
+    values = itemgetter(*names) if names else no_values
+    is_model = issubclass(kind, BaseModel)
+    getter = values_of_dict if kind is dict else values_of_model if is_model else no_values
+    return _field_getters.setdefault(kind, getter)
+
+
+def _encode_and_keep(element: Any, key: Any) -> Encoding:
+    """Return the encoding of an item, and keep it if all its fields are short texts."""
+    fields = _all_fields(element)
+    encoding = _encode_fields(fields)
+    values = [fields[name] for name in _PLAIN_FIELDS if fields.get(name) is not None]
+    if all(type(value) is str and len(value) <= _MAX_CACHED_CHARACTERS for value in values):
+        if len(_short_encodings) >= _MAX_CACHED_ENCODINGS:
+            _short_encodings.clear()
+        _short_encodings[key] = encoding
+    return encoding
 
 
 def _encode_fields(item: Item) -> Encoding:
@@ -163,7 +237,7 @@ def request_items(body: Any) -> RequestItems:
     turns = fields.get("messages", fields.get("input"))
     if isinstance(turns, str):
         turns = [{"role": "user", "content": turns}]
-    turns = [turn for turn in turns or () if _all_fields(turn).get("type") not in _REASONING_TYPES]
+    turns = [turn for turn in turns or () if _kind(turn) not in _REASONING_TYPES]
     instructions = fields.get("instructions") or fields.get("system")
     envelope = {"instructions": instructions, "tools": fields.get("tools")}
     envelope = {name: value for name, value in envelope.items() if value}
@@ -172,13 +246,18 @@ def request_items(body: Any) -> RequestItems:
     return RequestItems([{"role": ENVELOPE_ROLE, "content": _canonical_json(envelope)}, *turns])
 
 
+def _kind(item: Any) -> Any:
+    return getattr(item, "type", None) if isinstance(item, BaseModel) else _all_fields(item).get("type")
+
+
 def as_object(item: Any) -> Item:
     """Return a mapping unchanged, and a model as a shallow mapping of the fields that were set."""
+    if isinstance(item, BaseModel):
+        names, extra = item.__pydantic_fields_set__, item.__pydantic_extra__
+        fields = {name: value for name, value in item.__dict__.items() if name in names}
+        return {**fields, **extra} if extra else fields
     if isinstance(item, Mapping):
         return item
-    if isinstance(item, BaseModel):
-        values, names = item.__dict__, item.model_fields_set
-        return {**{name: value for name, value in values.items() if name in names}, **(item.__pydantic_extra__ or {})}
     raise ValueError(f"a conversation item must be an object, not {type(item).__name__}")
 
 

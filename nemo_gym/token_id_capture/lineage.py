@@ -79,6 +79,7 @@ class LineageResolution:
 
 
 ROOT = LineageResolution(ParentResolutionStatus.ROOT)
+_RESOLVED = LineageResolution(ParentResolutionStatus.RESOLVED)
 
 
 def unresolved_because(reason: UnresolvedReason, *, opens_context: bool = False) -> LineageResolution:
@@ -162,6 +163,8 @@ class RolloutLineage:
     entries: dict[str, LineageEntry] = field(default_factory=dict)
     by_fingerprint: dict[str, list[str]] = field(default_factory=dict)
     texts: set[str] = field(default_factory=set)
+    last_spans: tuple[str, tuple[TurnSpan, ...]] = ("", ())
+    """The call whose turns were computed last, and these turns: the next request mostly continues it."""
 
     def add(self, entry: LineageEntry) -> None:
         """Add a call; the same call again has no effect.
@@ -181,8 +184,8 @@ class RolloutLineage:
 
     def distinguish(self, entry: LineageEntry, tokens_of: Callable[[str], "CachedCall | None"]) -> None:
         """Compute the digests of a new call and of calls with the same conversation, to see if their tokens differ."""
-        siblings = [self.entries[call_id] for call_id in self.by_fingerprint.get(entry.fingerprint, ())]
-        if entry.model_call_id in self.entries or not siblings:
+        siblings = [self.entries[call_id] for call_id in self.by_fingerprint.get(entry.fingerprint) or ()]
+        if not siblings or entry.model_call_id in self.entries:
             return
         for each in (entry, *siblings):
             call = tokens_of(each.model_call_id) if not each.digest else None
@@ -198,35 +201,46 @@ class RolloutLineage:
         candidates: list[LineageEntry] = []
         for call_id in self.by_fingerprint.get(fingerprint, ()):
             entry = self.entries[call_id]
-            if entry.context_len > len(request_items):
-                continue
-            if entry.context_len not in digests:
-                digests[entry.context_len] = conversation_digest(request_items, entry.context_len)
-            if digests[entry.context_len] == entry.context_digest:
-                candidates.append(entry)
+            length = entry.context_len
+            if length <= len(request_items):
+                digest = digests.get(length) or digests.setdefault(length, conversation_digest(request_items, length))
+                if digest == entry.context_digest:
+                    candidates.append(entry)
         if not candidates:
             opens_context = not self.entries or self.texts.issuperset(opening_texts(request_items))
             return unresolved_because(UnresolvedReason.NO_MATCH, opens_context=opens_context), None
+        if len(candidates) == 1:
+            return _RESOLVED, candidates[0]
         longest = max(
             entry.context_len for entry in candidates
         )  # a call without text has the fingerprint of its parent
         candidates = [entry for entry in candidates if entry.context_len == longest]
         if len({(entry.digest, entry.cum_len) for entry in candidates}) > 1:
             return unresolved_because(UnresolvedReason.AMBIGUOUS), None
-        match = min(candidates, key=lambda entry: entry.model_call_id)
-        return LineageResolution(ParentResolutionStatus.RESOLVED), match
+        return _RESOLVED, min(candidates, key=lambda entry: entry.model_call_id)
 
     def turn_spans(self, entry: LineageEntry) -> tuple[TurnSpan, ...]:
         """Return the generated parts of a call's tokens: its own, and of the calls that it continues token by token."""
-        spans: list[TurnSpan] = []
-        link: LineageEntry | None = entry
-        while link is not None and len(spans) < len(self.entries):  # a cycle of forged parents ends too
-            spans.append(TurnSpan(link.cum_len - link.generated_len, link.cum_len, link.is_closed))
-            link = self.entries.get(link.parent_call_id or "") if link.extends_parent else None
-        return tuple(span for span in reversed(spans) if span.start < span.end)
+        chain: list[LineageEntry] = [entry]
+        earlier: tuple[TurnSpan, ...] = ()
+        while (link := chain[-1]).extends_parent and len(chain) <= len(self.entries):  # ends in a cycle of parents too
+            if link.parent_call_id == self.last_spans[0]:
+                earlier = self.last_spans[1]
+                break
+            parent = self.entries.get(link.parent_call_id or "")
+            if parent is None:
+                break
+            chain.append(parent)
+        is_whole = bool(earlier) or not chain[-1].extends_parent
+        links = [link for link in reversed(chain) if link.generated_len]
+        own = [TurnSpan(link.cum_len - link.generated_len, link.cum_len, link.is_closed) for link in links]
+        spans = (*earlier, *own)
+        if is_whole:
+            self.last_spans = entry.model_call_id, spans
+        return spans
 
 
-@dataclass
+@dataclass(slots=True)
 class CachedCall:
     """The complete tokens of one call."""
 

@@ -93,6 +93,8 @@ class IncrementalLineageStore:
     async def _updated_index(self, rollout_id: str) -> _RolloutIndex:
         """Return the index of a rollout with everything that the backend has stored so far."""
         index = self._index(rollout_id)
+        if not index.lock.locked() and self._is_current(rollout_id, index.cursor):
+            return index
         async with index.lock:
             for _ in range(2):  # once more from the start if the file was replaced
                 try:
@@ -108,9 +110,16 @@ class IncrementalLineageStore:
                 return index
         raise RuntimeError(f"the records of rollout {rollout_id} changed while they were read")
 
+    def _is_current(self, rollout_id: str, cursor: Any) -> bool:  # noqa: ARG002 - for overrides
+        """Return True if it is known, without reading anything, that nothing is new after `cursor`."""
+        return False
+
     def _index(self, rollout_id: str) -> _RolloutIndex:
-        index = self._rollouts.pop(rollout_id, None) or _RolloutIndex()
-        self._rollouts[rollout_id] = index
+        index = self._rollouts.get(rollout_id)
+        if index is not None:
+            self._rollouts.move_to_end(rollout_id)
+            return index
+        self._rollouts[rollout_id] = index = _RolloutIndex()
         while len(self._rollouts) > MAX_INDEXED_ROLLOUTS:
             self._rollouts.popitem(last=False)
         return index
@@ -178,6 +187,7 @@ class FileLineageStore(IncrementalLineageStore):
     def __init__(self, root: str | Path) -> None:
         super().__init__()
         self.root = Path(root)
+        self._prefix = f"{self.root}{os.sep}"
         ledger = LedgerFiles(root)
         self.record, self.record_failure = ledger.record, ledger.record_failure
         self.manifest, self.has_rows = ledger.manifest, ledger.has_rows
@@ -208,12 +218,18 @@ class FileLineageStore(IncrementalLineageStore):
         index.lineage.add(entry)
         index.cursor = _Cursor(ref.inode, ref.head, ref.end)
 
+    def _is_current(self, rollout_id: str, cursor: Any) -> bool:
+        if cursor is None:
+            return False
+        try:
+            status = os.stat(f"{self._prefix}{safe_file_name(rollout_id)}.tokens.jsonl")  # noqa: PTH116 - faster
+        except FileNotFoundError:
+            return False
+        return status.st_size == cursor.position and status.st_ino == cursor.inode
+
     async def _fetch_new_entries(self, rollout_id: str, cursor: Any) -> tuple[Iterable[LineageEntry | TokenEntry], Any]:
         """Read the complete lines after the cursor."""
         try:
-            status = os.stat(f"{self.root}/{rollout_id}.tokens.jsonl")  # noqa: PTH116 - for every call, and faster
-            if cursor is not None and (status.st_ino, status.st_size) == (cursor.inode, cursor.position):
-                return [], cursor
             descriptor = os.open(self.path_for(rollout_id), os.O_RDONLY)
         except FileNotFoundError:
             if cursor is not None:

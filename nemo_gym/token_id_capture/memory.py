@@ -39,14 +39,16 @@ def restore_token_fields(body: Request, context: CaptureContext) -> Request:
     match = context.resolution.match
     if match is None or not len(match.cumulative_token_ids) or not len(match.generation_log_probs):
         return body
-    fields = as_object(body)
+    fields: Any = body.__dict__ if isinstance(body, BaseModel) else body
     key = "messages" if "messages" in fields else "input"
     turns = fields.get(key)
     index = _last_model_turn(turns) if isinstance(turns, list) else None
     if not isinstance(turns, list) or index is None:
         return body
     context.prefix_requested = True
-    if has_token_fields(as_object(turns[index])):
+    turn = turns[index]
+    is_plain_model = isinstance(turn, BaseModel) and not turn.__pydantic_extra__
+    if has_token_fields(turn.__dict__ if is_plain_model else as_object(turn)):
         return body
     tokens, length = list(match.cumulative_token_ids), len(match.generation_log_probs)
     dumped = body.model_dump(exclude_unset=True) if isinstance(body, BaseModel) else dict(body)

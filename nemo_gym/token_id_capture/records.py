@@ -15,16 +15,20 @@ from typing import Any, Literal, NamedTuple, Self, overload
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from nemo_gym.wire.base import REQUIRED_TOKEN_FIELDS, TOKEN_FIELDS, LogProbs, TokenIds, has_token_fields
+from nemo_gym.wire.base import (
+    REQUIRED_TOKEN_FIELDS,
+    TOKEN_FIELDS,
+    TOKEN_METADATA_FIELDS,
+    LogProbs,
+    TokenIds,
+    has_token_fields,
+)
 from nemo_gym.wire.responses import CONTEXT_LENGTH
 
 SCHEMA_VERSION: Literal[1] = 1
 DIGEST_VERSION = 1
 _DIGEST_DOMAIN = b"nemo-gym-tokens"
 _COMMA = ord(",")
-_MARKS_OF_OTHER_JSON = (b"-", b".", b"e", b"l", b'"', b"[", b"{")
-"""Each JSON value but a whole number from 0 has one of them: `-1`, `0.5`, `1e16`, `true`, `null`, a text, a container.
-Searching for them takes a third of the time of a test of every character."""
 
 Json = dict[str, Any]
 ParentResolution = Literal["root", "resolved", "unresolved"]
@@ -132,6 +136,9 @@ class TokenText(Sequence[int]):
     def of(cls, token_ids: Sequence[int]) -> "TokenText":
         """Convert token ids.
 
+        Each JSON value but a whole number from 0 has one of the marks `- . e l " [ {`: `-1`, `0.5`, `1e16`, `true`,
+        `null`, a text, a container. Searching for them takes a third of the time of a test of every character.
+
         Raises:
             ValueError: a value is not a whole number from 0.
         """
@@ -142,7 +149,8 @@ class TokenText(Sequence[int]):
         except TypeError as error:
             raise ValueError(f"the token ids are not numbers: {error}") from None
         data = text[1:-1]
-        if not text.startswith(b"[") or any(mark in data for mark in _MARKS_OF_OTHER_JSON):
+        is_list = text.startswith(b"[")
+        if not is_list or b"-" in data or b"." in data or b"e" in data or b"l" in data or _has_other_marks(data):
             raise ValueError("a token id is not a whole number from 0 to 2**64 - 1")
         return cls(data, len(token_ids))
 
@@ -180,6 +188,10 @@ class TokenText(Sequence[int]):
     def tolist(self) -> list[int]:
         ids: list[int] = orjson.loads(b"[%b]" % self.data)
         return ids
+
+
+def _has_other_marks(data: bytes) -> bool:
+    return b'"' in data or b"[" in data or b"{" in data
 
 
 class TokenFields(NamedTuple):
@@ -240,18 +252,18 @@ def split_output(payload: Mapping[str, Any]) -> ModelOutput:
     if index is None:
         return ModelOutput(items, 0, None)
     fields = _checked_fields(items[index])
-    for name in TOKEN_FIELDS:
-        for item in items:
-            item.pop(name, None)
+    for item in items:
+        if item is items[index] or not TOKEN_METADATA_FIELDS.isdisjoint(item):
+            for name in TOKEN_FIELDS:
+                item.pop(name, None)
     return ModelOutput(items, index, fields)
 
 
 def _checked_fields(item: Mapping[str, Any]) -> TokenFields:
-    missing = [name for name in REQUIRED_TOKEN_FIELDS if item.get(name) is None]
-    if missing:
+    fields = TokenFields(*map(item.get, TOKEN_FIELDS))  # type: ignore[arg-type]  # checked in the next lines
+    if fields.prompt_token_ids is None or fields.generation_token_ids is None or fields.generation_log_probs is None:
+        missing = [name for name in REQUIRED_TOKEN_FIELDS if item.get(name) is None]
         raise ValueError(f"the answer has token fields without {', '.join(missing)}")
-    prompt, generation, log_probs = (item[name] for name in REQUIRED_TOKEN_FIELDS)
-    fields = TokenFields(prompt, generation, log_probs, item.get("routed_experts"))
     if len(fields.generation_token_ids) != len(fields.generation_log_probs):
         raise ValueError(
             f"the answer has {len(fields.generation_token_ids)} generated ids and "
@@ -283,13 +295,19 @@ def strip_token_fields(items: Sequence[Mapping[str, Any]]) -> tuple[list[Json], 
 
 
 def _carrier_index(items: Sequence[Mapping[str, Any]]) -> int | None:
-    carriers = [index for index, item in enumerate(items) if has_token_fields(item)]
+    carriers = [
+        index
+        for index, item in enumerate(items)
+        if not TOKEN_METADATA_FIELDS.isdisjoint(item) and has_token_fields(item)
+    ]
     if len(carriers) > 1:
         raise ValueError(f"{len(carriers)} items of one answer carry token fields")
     return carriers[0] if carriers else None
 
 
 def _as_object(value: Any) -> Json:
+    if type(value) is dict:
+        return value.copy()
     if isinstance(value, Mapping):
         return dict(value)
     raise ValueError(f"an output item must be an object, not {type(value).__name__}")

@@ -88,14 +88,18 @@ class TokenCaptureStore:
             ValueError: the call id is stored with another record.
             OSError: the record cannot be written.
         """
-        return self.put_fields({**entry.__dict__, **(entry.model_extra or {})})
+        fields = {**entry.__dict__, **(entry.model_extra or {})}
+        chosen = {name: value for name, value in fields.items() if name not in _DEFAULTS or value != _DEFAULTS[name]}
+        return self.put_fields(chosen)
 
     def put_fields(self, fields: Mapping[str, Any]) -> RecordPosition | None:
-        """Store a record as `put` does, from the fields of a `TokenEntry` in order; defaults may be left out.
+        """Store a record as `put` does, from the fields of a `TokenEntry` without those that have their defaults.
 
-        A model call then does not build a `TokenEntry`, which costs as much as everything else here.
+        `rollout_id` and `model_call_id` come first. A model call then does not build a `TokenEntry`, which costs as
+        much as everything else here.
         """
-        return self._open_file(fields["rollout_id"]).put(encode_fields(fields), fields["model_call_id"])
+        line = orjson.dumps(fields, default=_dump_model, option=orjson.OPT_APPEND_NEWLINE)
+        return self._open_file(fields["rollout_id"]).put(line, fields["model_call_id"])
 
     async def freeze(self, rollout_id: str) -> TokenCaptureSnapshot:
         """Read the records of a rollout. Unreadable lines and calls that did not end make it incomplete."""
@@ -193,12 +197,6 @@ class TokenCaptureStore:
         if len(self._files) > MAX_OPEN_FILES:
             self._files.popitem(last=False)[1].close()
         return file
-
-
-def encode_fields(fields: Mapping[str, Any]) -> bytes:
-    """Return the fields of a record as a line, without those that have their defaults."""
-    chosen = {name: value for name, value in fields.items() if name not in _DEFAULTS or value != _DEFAULTS[name]}
-    return orjson.dumps(chosen, default=_dump_model, option=orjson.OPT_APPEND_NEWLINE)
 
 
 _DEFAULTS = {
