@@ -101,8 +101,7 @@ class IncrementalLineageStore:
                     with self._read_locked(rollout_id):
                         entries, cursor = await self._fetch_new_entries(rollout_id, index.cursor)
                 except CursorReset:
-                    index.lineage, index.cursor = RolloutLineage(), None
-                    self._forget_tokens(rollout_id)
+                    self._reset(rollout_id, index)
                     continue
                 for entry in entries:
                     index.lineage.add(entry if isinstance(entry, LineageEntry) else LineageEntry.of(entry))
@@ -165,9 +164,11 @@ class IncrementalLineageStore:
         call = self._tokens.pop((rollout_id, model_call_id), None)
         self._token_count -= len(call) if call is not None else 0
 
-    def _forget_tokens(self, rollout_id: str) -> None:
-        for key in [key for key in self._tokens if key[0] == rollout_id]:
-            self.forget_call(*key)
+    def _reset(self, rollout_id: str, index: _RolloutIndex) -> None:
+        """Forget the calls of a rollout."""
+        for call_id in index.lineage.entries:
+            self.forget_call(rollout_id, call_id)
+        index.lineage, index.cursor = RolloutLineage(), None
 
 
 class _Cursor(NamedTuple):
@@ -211,6 +212,8 @@ class FileLineageStore(IncrementalLineageStore):
         index, ref = self._index(rollout_id), entry.ref
         if not isinstance(ref, RecordPosition) or index.lock.locked():
             return
+        if ref.begin == 0 and index.cursor is not None:
+            self._reset(rollout_id, index)  # an earlier rollout with this id, whose file was deleted
         if (index.cursor.position if index.cursor is not None else 0) != ref.begin:
             return
         self.remember_tokens(rollout_id, entry.model_call_id, call)
