@@ -3,12 +3,14 @@
 Agent, model server, environment and collector run in this process, the engine in another one. Every rollout has four
 model calls with prompts of about 2,000 tokens, whose ids and log-probs travel in both cases.
 
-`python -m perf.capture [--rollouts N]` prints the figures.
+`python -m perf.capture [--rollouts N]` prints the figures. CPU time depends on other work on the machine;
+`--instructions` counts the machine instructions in user code instead, by valgrind, which takes minutes.
 """
 
 import argparse
 import asyncio
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,6 +26,8 @@ from perf.endpoint import EndpointProtocol, announce
 
 ROLLOUTS = 200
 RUNS = 3
+COUNTED_ROLLOUTS = 60
+MAX_COUNT_SECONDS = 1800
 TURNS = 4
 PROMPT_TOKENS = 2_000
 GENERATED_TOKENS = 100
@@ -186,12 +190,60 @@ def measure(count: int = ROLLOUTS, runs: int = RUNS) -> dict[str, float]:
     }
 
 
+def count_instructions(count: int = COUNTED_ROLLOUTS) -> dict[str, float]:
+    """Return the millions of machine instructions of a rollout with and without capture, and the share that it adds.
+
+    Two runs of different length are compared, so that start and first-call caches do not count.
+    """
+    millions: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as name, engine(Path(name)) as url:
+        for label, flags in (("without", []), ("with", ["--capture"])):
+            short, long = (_instructions_of_run(["--collect", url, "--rollouts", str(n), *flags]) for n in (10, count))
+            millions[label] = (long - short) / (count - 10) / 1e6
+    return {
+        "without_million": millions["without"],
+        "with_million": millions["with"],
+        "added_share": millions["with"] / millions["without"] - 1,
+    }
+
+
+def _instructions_of_run(arguments: list[str]) -> int:
+    valgrind = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
+    command = [*valgrind, sys.executable, "-m", "perf.capture", *arguments]
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    try:
+        run = subprocess.run(
+            command, check=False, capture_output=True, text=True, env=environment, timeout=MAX_COUNT_SECONDS
+        )
+    except FileNotFoundError:
+        raise SystemExit("valgrind is not installed: apt install valgrind") from None
+    total = re.search(r"I +refs: +([\d,]+)", run.stderr)
+    if run.returncode or total is None:
+        raise SystemExit(f"the counted run failed:\n{run.stderr[-2000:]}")
+    return int(total[1].replace(",", ""))
+
+
+def collect_once(url: str, count: int, *, capture: bool) -> None:
+    """Collect rollouts, with or without capture, in a new folder."""
+    with tempfile.TemporaryDirectory() as name:
+        block = {"enabled": True, "all_agents": True, "dir": str(Path(name) / "tokens")} if capture else None
+        asyncio.run(collect(url, Path(name), count, block))
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--rollouts", type=int, default=ROLLOUTS, metavar="N", help="rollouts of each run")
+    parser.add_argument("--collect", metavar="URL", help=argparse.SUPPRESS)
+    parser.add_argument("--capture", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--rollouts", type=int, metavar="N", help="rollouts of each run")
+    parser.add_argument("--instructions", action="store_true", help="count machine instructions, with valgrind")
     arguments = parser.parse_args()
     if arguments.engine:
         asyncio.run(serve_engine(arguments.engine))
     os.environ.setdefault("NEMO_GYM_LOG_LEVEL", "ERROR")
-    print(measure(arguments.rollouts))
+    if arguments.collect:
+        collect_once(arguments.collect, arguments.rollouts or ROLLOUTS, capture=arguments.capture)
+    elif arguments.instructions:
+        print(count_instructions(arguments.rollouts or COUNTED_ROLLOUTS))
+    else:
+        print(measure(arguments.rollouts or ROLLOUTS))

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -197,6 +198,7 @@ def _gap(code: str, detail: str) -> dict[str, Any]:
     return {"code": code, "detail": detail}
 
 
+@lru_cache(maxsize=4096)
 def safe_file_name(rollout_id: str) -> str:
     """Return the rollout id; raise ValueError if it is not safe as a file name."""
     if not ROLLOUT_ID_PATTERN.fullmatch(rollout_id):

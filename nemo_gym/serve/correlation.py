@@ -91,8 +91,8 @@ def _field(body: Any, name: str) -> Any:
     if type(body) is dict:
         return body.get(name)
     if isinstance(body, BaseModel):
-        extra = body.__pydantic_extra__ or {}
-        return extra.get(name, getattr(body, name, None) if name in type(body).model_fields else None)
+        extra = body.__pydantic_extra__
+        return extra[name] if extra and name in extra else body.__dict__.get(name)
     if isinstance(body, Mapping):
         return body.get(name)
     return None

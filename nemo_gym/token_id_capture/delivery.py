@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from nemo_gym.keys import MASK_SAMPLE_KEY, NG_TOKEN_CAPTURE_KEY, NG_TOKEN_TRACES_KEY
 from nemo_gym.serve.correlation import maybe_rollout_id_from_run_body
@@ -93,13 +93,17 @@ def _mask(result: Json, finalized: FinalizedCapture, reason: str, *, error: str 
 
 def _output(result: Mapping[str, Any]) -> list[Any]:
     response = result.get("response")
-    output = response.get("output") if isinstance(response, Mapping) else None
+    output = response.get("output") if _is_object(response) else None
     return output if isinstance(output, list) else []
+
+
+def _is_object(value: Any) -> TypeGuard[Mapping[str, Any]]:
+    return type(value) is dict or isinstance(value, Mapping)
 
 
 def _carriers(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the items of a result that carry token ids."""
-    return [item for item in _output(result) if isinstance(item, Mapping) and has_token_fields(item)]
+    return [item for item in _output(result) if _is_object(item) and has_token_fields(item)]
 
 
 def _add_uncarried_traces(result: Json, snapshot: TokenCaptureSnapshot, carriers: list[Mapping[str, Any]]) -> None:

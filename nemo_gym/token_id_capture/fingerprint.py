@@ -253,8 +253,9 @@ def _kind(item: Any) -> Any:
 def as_object(item: Any) -> Item:
     """Return a mapping unchanged, and a model as a shallow mapping of the fields that were set."""
     if isinstance(item, BaseModel):
-        names, extra = item.__pydantic_fields_set__, item.__pydantic_extra__
-        fields = {name: value for name, value in item.__dict__.items() if name in names}
+        fields, extra = item.__dict__.copy(), item.__pydantic_extra__
+        for name in fields.keys() - item.__pydantic_fields_set__:
+            del fields[name]
         return {**fields, **extra} if extra else fields
     if isinstance(item, Mapping):
         return item

@@ -228,7 +228,7 @@ class FileLineageStore(IncrementalLineageStore):
             status = os.stat(f"{self._prefix}{safe_file_name(rollout_id)}.tokens.jsonl")  # noqa: PTH116 - faster
         except FileNotFoundError:
             return False
-        return status.st_size == cursor.position and status.st_ino == cursor.inode
+        return bool(status.st_size == cursor.position and status.st_ino == cursor.inode)
 
     async def _fetch_new_entries(self, rollout_id: str, cursor: Any) -> tuple[Iterable[LineageEntry | TokenEntry], Any]:
         """Read the complete lines after the cursor."""

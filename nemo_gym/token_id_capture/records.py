@@ -260,10 +260,11 @@ def split_output(payload: Mapping[str, Any]) -> ModelOutput:
 
 
 def _checked_fields(item: Mapping[str, Any]) -> TokenFields:
-    fields = TokenFields(*map(item.get, TOKEN_FIELDS))  # type: ignore[arg-type]  # checked in the next lines
-    if fields.prompt_token_ids is None or fields.generation_token_ids is None or fields.generation_log_probs is None:
+    prompt, generation, log_probs, routed_experts = map(item.get, TOKEN_FIELDS)
+    if prompt is None or generation is None or log_probs is None:
         missing = [name for name in REQUIRED_TOKEN_FIELDS if item.get(name) is None]
         raise ValueError(f"the answer has token fields without {', '.join(missing)}")
+    fields = TokenFields(prompt, generation, log_probs, routed_experts)
     if len(fields.generation_token_ids) != len(fields.generation_log_probs):
         raise ValueError(
             f"the answer has {len(fields.generation_token_ids)} generated ids and "

@@ -9,9 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict
 
 from nemo_gym.token_id_capture.conformance import ConformanceError, run_conformance
-from nemo_gym.token_id_capture.fingerprint import assistant_fingerprint, conversation_digest, request_items
+from nemo_gym.token_id_capture.fingerprint import (
+    RequestItems,
+    assistant_fingerprint,
+    conversation_digest,
+    request_items,
+)
 from nemo_gym.token_id_capture.lineage import (
     CachedCall,
     InMemoryLineageStore,
@@ -217,6 +223,47 @@ def test_conversations_with_one_digest_are_equal(first: list[Json], second: list
     assert (conversation_digest(first) == conversation_digest(second)) is is_equal
 
 
+@given(turns, turns, st.lists(st.integers(0, 6), max_size=4))
+def test_the_hashes_that_a_request_keeps_are_those_of_its_items(
+    items: list[Json], answer: list[Json], lengths: list[int]
+) -> None:
+    """A request is hashed once for lookup and record; a wrong reuse would match the call of another turn."""
+    request = RequestItems(items)
+    for length in lengths:
+        assert conversation_digest(request, length) == conversation_digest(items[:length])
+    assert assistant_fingerprint(request) == assistant_fingerprint(items)
+    assert assistant_fingerprint(request, RequestItems(answer)) == assistant_fingerprint([*items, *answer])
+    assert assistant_fingerprint(request) == assistant_fingerprint(items), "the extension changed the request"
+    assert conversation_digest(request) == conversation_digest(items)
+
+
+class ToolCallItem(BaseModel):
+    """A tool call as a model that accepts further fields, as those of requests do."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = "function_call"
+    call_id: str = "c"
+    name: str = "f"
+    arguments: Any = "{}"
+
+
+@pytest.mark.parametrize(
+    "change", [{"name": "g"}, {"arguments": '{"a": 1}'}, {"arguments": {"a": 1}}, {"namespace": "n"}, {"call_id": "d"}]
+)
+def test_a_model_that_an_agent_changes_gets_another_fingerprint(change: Json) -> None:
+    """Encodings are kept by the texts of an item: neither its class nor its identity may stand for them."""
+    item = ToolCallItem(weight_version=3)
+    before = assistant_fingerprint([item]), conversation_digest([item])
+    assert before[0] == assistant_fingerprint([item.model_dump()]), "a mapping with the same fields is the same turn"
+
+    for name, value in change.items():
+        setattr(item, name, value)
+
+    assert assistant_fingerprint([item]) != before[0] and conversation_digest([item]) != before[1]
+    assert assistant_fingerprint([item]) == assistant_fingerprint([item.model_dump()])
+
+
 @pytest.mark.parametrize("items", [["text"], [{"role": "assistant", "content": 5}], [{"role": "user", "content": [5]}]])
 def test_an_unknown_form_has_no_fingerprint(items: list[Any]) -> None:
     """A guess could match the wrong call."""
@@ -407,3 +454,36 @@ async def test_a_rollout_that_starts_again_is_not_mixed_with_its_remains(tmp_pat
         resolution = await lineage.resolve("r", [USER, reply("yes")])
         assert resolution.match is not None
         assert resolution.match.model_call_id == call
+
+
+class CountingLineageStore(FileLineageStore):
+    """Counts the records that are loaded from files."""
+
+    loaded = 0
+
+    async def _load_entry(self, rollout_id: str, ref: Any) -> TokenEntry:
+        self.loaded += 1
+        return await super()._load_entry(rollout_id, ref)
+
+
+@pytest.mark.asyncio
+async def test_the_rollouts_of_the_next_collection_are_not_read_back(tmp_path: Path) -> None:
+    """Collections count rollouts from 0-0; with running servers, each call of the second one read its file."""
+    store, lineage = TokenCaptureStore(tmp_path), CountingLineageStore(tmp_path)
+    fields: Json = {
+        "continuation_fingerprint": assistant_fingerprint([USER, reply("yes")]),
+        "continuation_context_len": 1,
+        "continuation_context_digest": conversation_digest([USER]),
+        "fingerprint_version": 2,
+        "cum_len": 3,
+    }
+    for call, tokens in (("first", [1, 2, 3]), ("a second call", [1, 2, 4])):
+        stored = entry(call, **fields, digest=token_digest(tokens), prompt_token_ids=[1, 2])
+        stored = stored.model_copy(update={"generation_token_ids": tokens[2:]})
+        lineage.observe("r", LineageEntry.of(stored, await store.put(stored)), CachedCall.of(tokens, [-0.5]))
+        resolution = await lineage.resolve("r", [USER, reply("yes")])
+        assert resolution.match is not None
+        assert list(resolution.match.cumulative_token_ids) == tokens
+        snapshot = await store.freeze("r")
+        assert await store.drop("r", snapshot_id=snapshot.snapshot_id, version=snapshot.version)
+    assert lineage.loaded == 0
