@@ -336,8 +336,8 @@ def capture_health_snapshot() -> dict[str, Any]:
 
 def __getattr__(name: str) -> Any:
     """Offer the stores of `lineage_files` here too, where other code imports them."""
+    if name not in ("CursorReset", "FileLineageStore", "IncrementalLineageStore"):  # an import asks for `__path__`
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from nemo_gym.token_id_capture import lineage_files  # a module-level import would be a cycle
 
-    if name in ("CursorReset", "FileLineageStore", "IncrementalLineageStore"):
-        return getattr(lineage_files, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(lineage_files, name)
