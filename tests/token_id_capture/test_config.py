@@ -1,5 +1,7 @@
 """The block `token_id_capture`, and the errors for a capture that could capture nothing."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +191,17 @@ def test_installed_stores_replace_the_configured_ones(tmp_path: Path) -> None:
         install_token_sink(None)
         install_lineage_store(None)
         install_token_source(None)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from nemo_gym.token_id_capture import NG_COMMIT_COORDS_FIELD",
+        "import nemo_gym.token_id_capture.ledger_files",
+        "from nemo_gym.token_id_capture.lineage import FileLineageStore",
+    ],
+)
+def test_a_framework_may_import_any_part_first(statement: str) -> None:
+    """A worker imports only the staging records; a cycle of modules shows only in a process that loaded no other."""
+    run = subprocess.run([sys.executable, "-c", statement], check=False, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
