@@ -540,7 +540,7 @@ def lock() -> int:
         "dev": ["dev", "data", "math", "environments"],
         "peers": ["dev", "peers"],
         "browser": ["dev", "browser"],
-        "publish": ["dev", "data", "hub", "gitlab", "mlflow", "wandb", "publish"],
+        "publish": ["dev", "data", "hub", "gitlab", "mlflow", "otel", "wandb", "publish"],
         "trl": ["trl"],
         "dialects": ["dev", "dialects"],
         "litellm": ["dev", "litellm"],
