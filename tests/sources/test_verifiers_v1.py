@@ -16,6 +16,7 @@ from resources_servers.verifiers_v1.episode import HARNESS, prepare
 from tests.sources.conftest import ROOT, Evaluation, actions_of, source
 from tests.sources.packages import gym_taskset, gym_tool_taskset
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # the package runs in this process and warns
 PACKAGES = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'sources' / 'packages'}"}
 
 
@@ -90,7 +91,7 @@ def test_rewards_metrics_and_turns_are_those_of_the_package(evaluation: Evaluati
 
     assert len(records) == count
     for record, trace in zip(records, asyncio.run(play_alone(name, count, policy)), strict=True):
-        assert trace.ok
+        assert trace.ok, trace.errors
         assert record["reward"] == trace.reward
         assert record["info"]["rewards"] == {key: one.value for key, one in trace.rewards.items()}
         assert record["info"]["metrics"] == trace.metrics
