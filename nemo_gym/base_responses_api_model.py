@@ -219,7 +219,7 @@ class SimpleResponsesAPIModel(ModelInformation, BaseResponsesAPIModel, SimpleSer
         async def answer_responses(request: Request, body: dict[str, Any] = Body()) -> Any:
             return self._json_answer(await raw_responses(request, body))
 
-        answer_responses.takes_models = True  # type: ignore[attr-defined]  # read by serve.endpoints
+        answer_responses.accepts_pydantic = True  # type: ignore[attr-defined]  # read by serve.endpoints
         answer_responses.raw_handler = raw_responses  # type: ignore[attr-defined]
 
         async def answer_chat(request: Request, body: dict[str, Any] = Body()) -> Any:

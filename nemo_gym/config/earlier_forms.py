@@ -38,7 +38,7 @@ def _rename_model_keys(tree: Tree) -> Iterator[str]:
 
 
 def _redirect_policy_references(tree: Tree) -> Iterator[str]:
-    """Let references to a model `openai_model` that is not defined mean `policy_model`."""
+    """If no model is called `openai_model`, change references to it to `policy_model`; yield a warning for each."""
     models = {model.name for model in instances_of(tree, MODELS)}
     if POLICY not in models or EARLIER_POLICY in tree:
         return

@@ -90,7 +90,7 @@ class VenvRecipe:
     constraints: tuple[str, ...]
     overrides: str
     python: str
-    ours: str
+    nemo_gym_fingerprint: str
     """Fingerprint of the running nemo-gym, which is installed as well."""
     folder: str | None
     """The server's folder if the lines refer to files in it, because equal lines then have different meanings."""
@@ -173,7 +173,7 @@ def venv_recipe(folder: Path, settings: VenvSettings, *, tests: bool = False) ->
         constraints=settings.constraints,
         overrides=overrides.read_text(encoding="utf-8") if overrides.exists() else "",
         python=settings.python if python is None or python.contains(settings.python_version) else str(python),
-        ours=fingerprint,
+        nemo_gym_fingerprint=fingerprint,
         folder=str(folder) if is_folder_specific else None,
         included=_included_text(folder, others, project),
     )

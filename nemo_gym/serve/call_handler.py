@@ -165,7 +165,7 @@ class CallHandler:
         if plan is None or (call.headers and not _REQUEST_HEADERS.isdisjoint(map(str.lower, call.headers))):
             return run_app(self.app, call, caller_enforces_deadline=alarm is not None)
         body: Any = call.body
-        if type(body) is not bytes and not plan.takes_models and plan.body_name is not None:
+        if type(body) is not bytes and not plan.accepts_pydantic and plan.body_name is not None:
             # A model of the sender: its fields, or the model as JSON, become the input of the receiver.
             fields = plan.body_fields.extract(body) if plan.body_fields is not None else None
             body = call.body_bytes() if fields is None else fields

@@ -269,8 +269,8 @@ class EndpointPlan:
     body_fields: BodyFields | None
     answer: TypeAdapter[Any] | None
     status: int
-    takes_models: bool
-    """True if the endpoint accepts models from callers in this process (attribute `takes_models` of the endpoint)."""
+    accepts_pydantic: bool
+    """True if callers in this process may pass a pydantic object as the body (attribute `accepts_pydantic` of the endpoint)."""
 
     def validate_body(self, body: Any) -> Any:
         """Validate a body given as bytes of JSON or as parsed data; return a model unchanged.
@@ -391,7 +391,7 @@ def plan_for(route: APIRoute) -> EndpointPlan | None:
         body_fields=body_fields,
         answer=None if route.response_model is None else TypeAdapter(route.response_model),
         status=int(route.status_code or 200),
-        takes_models=getattr(endpoint, "takes_models", False),
+        accepts_pydantic=getattr(endpoint, "accepts_pydantic", False),
     )
 
 

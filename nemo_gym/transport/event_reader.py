@@ -150,7 +150,7 @@ def _raise_error_event(response: ClientResponse, event: dict[str, Any], *, has_b
 
 
 def status_of_problem(problem: dict[str, Any]) -> int:
-    """Return the status of an error: its code if that is one, else that of its code or type."""
+    """Return the HTTP status of an error: its numeric `code`, else that of its named `code` or `type`, else 500."""
     code = problem.get("code")
     if isinstance(code, int):
         return code if 400 <= code < 600 else 500

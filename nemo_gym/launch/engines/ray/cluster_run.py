@@ -344,12 +344,12 @@ class ClusterRun:
         """Run a workload on every node; see `ServerPool`."""
         self._workload, self._on_end = (factory, options, on_join), on_end
         handles = self.handles
-        problems = [problem for problem in await asyncio.gather(*map(self._open_on, handles)) if problem is not None]
+        problems = [problem for problem in await asyncio.gather(*map(self._join_or_report, handles)) if problem is not None]
         if problems and len(problems) == len(handles):
             raise problems[0]
 
-    async def _open_on(self, handle: NodeHandle) -> GymError | None:
-        """Let a node take part; start it again and return the error if it does not: the others go on without it."""
+    async def _join_or_report(self, handle: NodeHandle) -> GymError | None:
+        """Join a node to the workload; if that fails, report the node as lost, so that it starts again, and return the error."""
         try:
             await self._join(handle)
         except GymError as error:
