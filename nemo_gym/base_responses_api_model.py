@@ -41,11 +41,11 @@ from nemo_gym.config_types import BaseRunServerInstanceConfig
 from nemo_gym.convert import responses_anthropic
 from nemo_gym.convert.answer_repair import with_reasoning_content
 from nemo_gym.convert.error_bodies import ApiError
+from nemo_gym.convert.flattened_tools import split_response
 from nemo_gym.convert.gemini_answer import GeminiArrayEncoder, GeminiStreamEncoder, gemini_from_response
 from nemo_gym.convert.gemini_request import accepted_gemini_request, wants_thoughts
 from nemo_gym.convert.json_access import new_id, numbered_ids, to_dict
 from nemo_gym.convert.stream_encoders import ChatEncoder, MessagesEncoder, ResponsesEncoder, StreamEncoder
-from nemo_gym.convert.tool_names import split_response
 from nemo_gym.convert.usage import with_numeric_usage
 from nemo_gym.errors import ConfigError, ConversionError, UnsupportedRequest
 from nemo_gym.openai_utils import (

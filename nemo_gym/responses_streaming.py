@@ -16,9 +16,15 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from nemo_gym.convert import sse
+from nemo_gym.convert.flattened_tools import (
+    NamespacedNames,
+    flatten_call,
+    flatten_choice,
+    flatten_tools,
+    split_response,
+)
 from nemo_gym.convert.json_access import Json, expect_dict, expect_list, new_id, optional_list_at, to_dict
 from nemo_gym.convert.response_events import events_from_response, events_of_failure, numbered_events
-from nemo_gym.convert.tool_names import NamespacedNames, flatten_call, flatten_choice, flatten_tools, split_response
 from nemo_gym.wire.engine_options import ENGINE_OPTIONS
 from nemo_gym.wire.responses import NeMoGymResponseCreateParamsNonStreaming, NeMoGymResponseInputItem
 from nemo_gym.wire.responses_options import ToolParam

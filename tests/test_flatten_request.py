@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.convert.tool_names import flatten_call, split_call
+from nemo_gym.convert.flattened_tools import flatten_call, split_call
 from nemo_gym.errors import ConversionError
 from nemo_gym.responses_streaming import flatten_request, namespaced_names, restore_namespace_tool_calls
 

@@ -1,4 +1,4 @@
-"""The rows of an environment of another package: generated, or made by its package, and written once to a file."""
+"""Rows of an environment source: generated, or made by its package, and written once to a file."""
 
 import asyncio
 import json

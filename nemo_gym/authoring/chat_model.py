@@ -11,9 +11,9 @@ from nemo_gym.authoring.provider_state import ReasoningDetails, StatefulConverte
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
 from nemo_gym.convert.chat_conversation import wrap_in_think_tags
 from nemo_gym.convert.chat_stream import ChunkDecoder, reasoning_text
+from nemo_gym.convert.flattened_tools import custom_tool_names
 from nemo_gym.convert.json_access import new_id
 from nemo_gym.convert.response_events import item_events
-from nemo_gym.convert.tool_names import custom_tool_names
 from nemo_gym.errors import ModelFailed
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,

@@ -71,8 +71,8 @@ class ContextWindow:
     ) -> NeMoGymResponse | None:
         """Let the model summarize the segment and begin a new one; return the response with the summary.
 
-        Return None, with the window still full, if there is nothing to summarize, `max_compactions` is reached or the model
-        gives no complete summary; the caller ends the episode at its limit.
+        Return None, with the window still full, if there is nothing to summarize, `max_compactions` is reached or the
+        model gives no complete summary; the caller ends the episode at its limit.
         """
         if self.compactions == config.max_compactions or self.start == len(self.items):
             return None

@@ -6,7 +6,7 @@ raises `ConversionError`.
     responses_chat, chat_conversation               Responses ↔ Chat: requests, replies and options; conversations
     responses_anthropic, anthropic_blocks           Responses ↔ Messages: requests, replies and options; content blocks
     gemini_request, gemini_answer                   Gemini → Responses; Responses → Gemini, whole and streamed
-    tool_names, anthropic_tools, chat_custom_tools  tools that other dialects lack ↔ functions
+    flattened_tools, anthropic_tools, chat_custom_tools  tools that other dialects lack ↔ functions
     response_events, chat_stream, message_stream    finished and live replies ↔ stream events
     stream_encoders, sse    replies as the bytes of a stream, by dialect; stream events ↔ bytes
     thought_splitter        thoughts in a text that arrives in pieces

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from nemo_gym.convert.flattened_tools import function_of_custom_call
 from nemo_gym.convert.json_access import (
     CHAT,
     RESPONSES,
@@ -28,7 +29,6 @@ from nemo_gym.convert.json_access import (
     text_at,
     token_fields_at,
 )
-from nemo_gym.convert.tool_names import function_of_custom_call
 from nemo_gym.errors import ConversionError
 
 DROPPED_ITEMS = frozenset({"additional_tools", "program", "program_output"}) | {

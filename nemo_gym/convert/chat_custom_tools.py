@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from nemo_gym.convert.flattened_tools import custom_call_item, function_of_custom_call, function_of_custom_tool
 from nemo_gym.convert.json_access import Json, dict_at, text_at
-from nemo_gym.convert.tool_names import custom_call_item, function_of_custom_call, function_of_custom_tool
 
 
 def has_custom_tools(tools: Any) -> bool:

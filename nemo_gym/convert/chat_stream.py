@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from nemo_gym.convert.answer_repair import NO_ARGUMENTS, is_blank, with_arguments
+from nemo_gym.convert.flattened_tools import CUSTOM_TOOL_CALL, custom_call_item
 from nemo_gym.convert.json_access import (
     Json,
     NewId,
@@ -20,7 +21,6 @@ from nemo_gym.convert.json_access import (
 from nemo_gym.convert.response_events import content_events, delta_event, done_event, item_added, opening_events
 from nemo_gym.convert.responses_chat import empty_response
 from nemo_gym.convert.thought_splitter import ThinkTagSplitter
-from nemo_gym.convert.tool_names import CUSTOM_TOOL_CALL, custom_call_item
 from nemo_gym.errors import ConversionError
 from nemo_gym.wire.base import GENERATION_FIELDS, TOKEN_FIELDS
 

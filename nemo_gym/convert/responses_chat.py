@@ -17,6 +17,7 @@ from nemo_gym.convert.chat_conversation import (
     outside_think_tags,
     parse_think_tags,
 )
+from nemo_gym.convert.flattened_tools import custom_call_item, custom_tool_names, function_of_custom_tool
 from nemo_gym.convert.json_access import (
     CHAT,
     RESPONSES,
@@ -32,7 +33,6 @@ from nemo_gym.convert.json_access import (
     optional_text_at,
     text_at,
 )
-from nemo_gym.convert.tool_names import custom_call_item, custom_tool_names, function_of_custom_tool
 from nemo_gym.convert.usage import usage_from_chat
 from nemo_gym.errors import ConversionError
 from nemo_gym.wire.responses import CONTEXT_LENGTH, NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming

@@ -12,11 +12,11 @@ from nemo_gym.convert import sse
 from nemo_gym.convert.answer_repair import NO_ARGUMENTS
 from nemo_gym.convert.chat_stream import CallPieces, chunks_from_completion, usage_chunk, with_one_reasoning
 from nemo_gym.convert.error_bodies import ApiError
+from nemo_gym.convert.flattened_tools import NamespacedNames, split_event
 from nemo_gym.convert.json_access import Json, NewId
 from nemo_gym.convert.message_stream import MessageEncoder, events_from_message
 from nemo_gym.convert.response_events import closing_event, events_from_response, events_of_failure, failed_event
 from nemo_gym.convert.responses_anthropic import message_from_response
-from nemo_gym.convert.tool_names import NamespacedNames, split_event
 from nemo_gym.wire.base import GENERATION_FIELDS, TOKEN_FIELDS
 
 KEEP_ALIVE = b": keep-alive\n\n"

@@ -152,8 +152,8 @@ async def _serve(
 ) -> None:
     """Serve until a signal; report to the descriptor `ready_fd` when all servers accept requests.
 
-    `elsewhere` are instances in quarantine: they crashed or blocked their cell repeatedly, have a cell of their own,
-    whose number is given, and calls to them are forwarded. At the end, let calls in flight finish within a third of
+    `elsewhere` are instances in quarantine: they crashed or blocked their cell repeatedly and have a separate cell,
+    whose number is given; calls to them are forwarded. At the end, let calls in flight finish within a third of
     `shutdown_timeout_seconds`, then close every server, link and session.
     """
     stop = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Leases: which node runs which rollout, without a clock, a socket or an event loop.
+"""Node leases: which node runs which rollout, without a clock, a socket or an event loop.
 
 A ticket is an attempt of a rollout that the driver waits for. It is queued until a node with room takes a lease of it,
 and open until its first outcome. The leases of a node end when the node is lost or has not been heard from for

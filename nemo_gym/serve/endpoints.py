@@ -270,7 +270,7 @@ class EndpointPlan:
     answer: TypeAdapter[Any] | None
     status: int
     accepts_pydantic: bool
-    """True if callers in this process may pass a pydantic object as the body (attribute `accepts_pydantic` of the endpoint)."""
+    """True if callers in this process may pass a pydantic object as the body (an attribute of the endpoint)."""
 
     def validate_body(self, body: Any) -> Any:
         """Validate a body given as bytes of JSON or as parsed data; return a model unchanged.

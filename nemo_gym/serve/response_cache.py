@@ -1,4 +1,4 @@
-"""Answers of models on disk, so that a repeated request costs nothing. Off by default (`response_cache`, `--cache`).
+"""Response cache: answers of models on disk, so that a repeated request costs nothing. Off by default (`--cache`).
 
 The key is a hash of the request with its sampling parameters and seed, of the configuration of the model server, and of
 the repeat of the rollout: repeats of a task must not get the same answer. Only successful answers are stored.

@@ -1,4 +1,4 @@
-"""Token records on disk: `<rollout id>.tokens.jsonl`, and a file of marks for calls that are missing.
+"""Token capture files: `<rollout id>.tokens.jsonl`, and a file of marks for calls that are missing.
 
 Lines are in the kernel when `put` returns, so that the end of a process loses none. They are not synced to the disk: a
 power cut ends the rollout as well, and its result is stored later.

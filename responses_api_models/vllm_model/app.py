@@ -16,8 +16,8 @@ from pydantic import PrivateAttr
 from nemo_gym.base_responses_api_model import Body, SimpleResponsesAPIModel
 from nemo_gym.convert.chat_custom_tools import has_custom_tools, with_custom_calls, with_functions
 from nemo_gym.convert.chat_stream import ChunkDecoder
+from nemo_gym.convert.flattened_tools import custom_tool_names
 from nemo_gym.convert.json_access import new_id
-from nemo_gym.convert.tool_names import custom_tool_names
 from nemo_gym.errors import ConfigError, GymError, ModelFailed
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,

@@ -8,11 +8,11 @@ from omegaconf import OmegaConf
 
 from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.launch.engines.base import Placement
-from nemo_gym.launch.engines.ray import cluster_run, node_slot
+from nemo_gym.launch.engines.ray import cluster_run, node_handle
 from nemo_gym.launch.engines.ray.cluster_options import RayOptions
 from nemo_gym.launch.engines.ray.cluster_run import MAX_FAILED_STARTS, ClusterRun, _Slot
+from nemo_gym.launch.engines.ray.node_handle import NodeHandle
 from nemo_gym.launch.engines.ray.node_run import NodeReport, NodeSpec
-from nemo_gym.launch.engines.ray.node_slot import NodeHandle
 
 pytestmark = pytest.mark.asyncio
 WORKLOAD = "module:function"
@@ -44,7 +44,7 @@ class Actor:
 def places(monkeypatch):
     """A function that returns a run whose places start these actors, one after the other, the last one repeatedly."""
     exceptions = SimpleNamespace(RayTaskError=LookupError, RayError=BufferError)
-    monkeypatch.setattr(node_slot, "import_ray", lambda: SimpleNamespace(exceptions=exceptions))
+    monkeypatch.setattr(node_handle, "import_ray", lambda: SimpleNamespace(exceptions=exceptions))
     monkeypatch.setattr(cluster_run, "FIRST_PAUSE", 0.001)
     monkeypatch.setattr(cluster_run, "REFRESH_SECONDS", 0.001)
     ended = []
@@ -107,7 +107,7 @@ async def test_a_node_that_hangs_is_started_again_when_its_leases_end(places):
 
 async def test_a_node_that_hangs_without_a_collection_is_started_again(places, monkeypatch):
     """`gym env start` has no leases that end."""
-    monkeypatch.setattr(node_slot, "SILENT_SECONDS", 1)
+    monkeypatch.setattr(node_handle, "SILENT_SECONDS", 1)
     run, lines, _ = places(Actor(report=never), Actor())
 
     await keep_until(run, lambda: [one.name for one in run.handles] == ["node-1.2"])

@@ -1,4 +1,4 @@
-"""Show our log records on stderr."""
+"""Log output of commands: show our log records on stderr."""
 
 import logging
 import re

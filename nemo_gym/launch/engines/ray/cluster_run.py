@@ -27,8 +27,7 @@ from nemo_gym.launch.engines.ray.connection import (
     ClusterNode,
     ClusterUnreachable,
 )
-from nemo_gym.launch.engines.ray.node_run import NodeSpec, limited_instances, share_limits
-from nemo_gym.launch.engines.ray.node_slot import (
+from nemo_gym.launch.engines.ray.node_handle import (
     BundlePlace,
     NodeHandle,
     NodePlace,
@@ -36,6 +35,7 @@ from nemo_gym.launch.engines.ray.node_slot import (
     end_node_run,
     start_node_run,
 )
+from nemo_gym.launch.engines.ray.node_run import NodeSpec, limited_instances, share_limits
 from nemo_gym.launch.engines.ray.reservation import NodeReservation
 from nemo_gym.launch.hosted_instances import Instance, find_instances
 from nemo_gym.launch.ports import listen_for_head
@@ -344,12 +344,12 @@ class ClusterRun:
         """Run a workload on every node; see `ServerPool`."""
         self._workload, self._on_end = (factory, options, on_join), on_end
         handles = self.handles
-        problems = [problem for problem in await asyncio.gather(*map(self._join_or_report, handles)) if problem is not None]
+        problems = list(filter(None, await asyncio.gather(*map(self._join_or_report, handles))))
         if problems and len(problems) == len(handles):
             raise problems[0]
 
     async def _join_or_report(self, handle: NodeHandle) -> GymError | None:
-        """Join a node to the workload; if that fails, report the node as lost, so that it starts again, and return the error."""
+        """Join a node to the workload; if that fails, report its loss, which starts it again, and return the error."""
         try:
             await self._join(handle)
         except GymError as error:

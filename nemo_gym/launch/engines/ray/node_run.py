@@ -1,6 +1,6 @@
 """The actor on each node: one whole run of servers, as on a single machine, and the workload beside it.
 
-`node_slot` makes the class an actor of Ray.
+`node_handle` makes the class an actor of Ray.
 """
 
 import copy
