@@ -91,7 +91,8 @@ def test_a_body_that_is_not_a_request_is_one_clear_error(body: Any) -> None:
 
 def test_a_replayed_response_equals_the_original() -> None:
     """A client that streams must see exactly what one that waits sees."""
-    response = {"id": "r", "status": "completed", "output": [{"type": "message", "content": "é"}], "usage": None}
+    message = {"type": "message", "id": "m", "content": "é"}
+    response = {"id": "r", "status": "completed", "output": [message], "usage": None}
 
     stream = b"".join(replay(response))
 

@@ -57,6 +57,7 @@ from nemo_gym.wire.observations import (
     ContextCompactionObservation,
     ObservedStatus,
 )
+from nemo_gym.wire.run_seed_verify import verify_fields
 
 logger = logging.getLogger(__name__)
 
@@ -294,7 +295,7 @@ class EpisodeAgent(SimpleResponsesAPIAgent):
         session.needs_close = False  # the environment closes a session that it verified
         result = getattr(reply, "model", None)  # a server in this process returns the object itself
         if isinstance(result, BaseVerifyResponse):
-            result = {**vars(result), **(result.model_extra or {})}
+            result = verify_fields(result)
         else:
             result = await get_response_json(reply)
         try:

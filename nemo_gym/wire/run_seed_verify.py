@@ -8,6 +8,7 @@ from enum import Enum
 from functools import cache
 from inspect import get_annotations
 from operator import not_
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -47,11 +48,20 @@ class BaseVerifyResponse(BaseVerifyRequest):
     @model_serializer(mode="wrap")
     def _omit_unused_mask(self, handler: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
         # A return type would replace the fields in the JSON schema.
-        dump = handler(self)
-        for name in _MASK_FIELDS - self.model_fields_set:
-            if not dump.get(name, True) and not _redeclares(type(self), name):
-                del dump[name]
-        return dump
+        return _without_unused_mask(self, handler(self))
+
+
+def verify_fields(response: BaseVerifyResponse) -> dict[str, Any]:
+    """Return the fields that a dump of a verify response has, without converting their values."""
+    return _without_unused_mask(response, {**vars(response), **(response.model_extra or {})})
+
+
+def _without_unused_mask(response: BaseVerifyResponse, fields: dict[str, Any]) -> dict[str, Any]:
+    """Remove the fields of masked samples that were not passed and have no value."""
+    for name in _MASK_FIELDS - response.model_fields_set:
+        if not fields.get(name, True) and not _redeclares(type(response), name):
+            del fields[name]
+    return fields
 
 
 @cache

@@ -45,7 +45,7 @@ def test_each_dialect_s_events_add_up_to_its_answer() -> None:
 
     assert all(category is None for _, category in whole.values())
     answers = {dialect: answer or {} for dialect, (answer, _) in whole.items()}
-    assert answers["responses"] == {"id": "r", "output": [{"type": "message"}]}
+    assert answers["responses"] == {"id": "r", "output": [{"type": "message", "id": "item_0"}]}
     assert answers["chat"]["choices"][0]["message"]["content"] == "Hello"
     assert answers["chat"]["usage"] == {"prompt_tokens": 3}
     assert answers["messages"]["content"] == [{"type": "text", "text": "Hello"}]

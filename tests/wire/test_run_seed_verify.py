@@ -14,6 +14,7 @@ from nemo_gym.wire.run_seed_verify import (
     BaseVerifyResponse,
     MCPServerMetadata,
     ReverifyMode,
+    verify_fields,
 )
 
 RESPONSE = {
@@ -116,3 +117,14 @@ def test_the_small_ones_have_the_contracts_defaults():
         "headers": {},
     }
     assert [mode.value for mode in ReverifyMode] == ["stateless", "unsupported", "unknown"]
+
+
+def test_the_fields_of_an_answer_are_those_of_its_dump():
+    """An agent in the same process takes the fields, one in another reads the dump; the records must be equal."""
+    plain = BaseVerifyResponse(**BODY, reward=1.0)
+    masked = BaseVerifyResponse(**BODY, reward=0.0, mask_sample=False, failure_kind="judge")
+
+    for answer in (plain, masked):
+        assert verify_fields(answer).keys() - {"capture_rollout_id"} == answer.model_dump().keys()
+    assert "mask_sample" not in verify_fields(plain)
+    assert verify_fields(masked)["mask_sample"] is False
