@@ -59,7 +59,7 @@ def test_an_agent_that_forwards_to_its_resources_server_is_recognised(name: str)
 
 
 def test_a_resources_server_with_metrics_is_recognised() -> None:
-    """A server of this repository with hooks of its own has to be started for them."""
+    """A server of this repository that overrides a hook has to be started for it."""
     assert metric_hooks(ROOT / "resources_servers" / "arithmetic" / "app.py").own
 
 
