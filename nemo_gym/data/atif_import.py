@@ -157,9 +157,9 @@ def _items(step: AtifStep, identity: str) -> list[Row]:
         raise AtifError(f"{where} is copied from another context")
     if (step.llm_call_count or 0) > 1:
         raise AtifError(f"{where} stands for {step.llm_call_count} model calls")
-    found = step.observation.results if step.observation else []
-    results = {each.source_call_id: each for each in found}
-    if len(results) != len(found) or not results.keys() <= {call.tool_call_id for call in step.tool_calls or ()}:
+    all_results = step.observation.results if step.observation else []
+    results = {each.source_call_id: each for each in all_results}
+    if len(results) != len(all_results) or not results.keys() <= {call.tool_call_id for call in step.tool_calls or ()}:
         raise AtifError(f"{where} has a result that belongs to no call, or two for one call")
     text = _text(step.message, where)
     if step.source != "agent":
