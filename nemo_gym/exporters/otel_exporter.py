@@ -260,7 +260,9 @@ def _tool_calls_by_turn(rollout: Mapping[str, Any], output: Sequence[Any]) -> li
     Without these, a turn is an unbroken sequence of items of the model.
     """
     rows = rollout.get(NG_TURNS_KEY)
-    sizes = [row[0] if isinstance(row, list) and row else None for row in rows] if isinstance(rows, list) else []
+    sizes: list[Any] = (
+        [row[0] if isinstance(row, list) and row else None for row in rows] if isinstance(rows, list) else []
+    )
     is_from_model = [
         isinstance(item, Mapping) and (item.get("type") in _MODEL_ITEMS or item.get("role") == "assistant")
         for item in output
