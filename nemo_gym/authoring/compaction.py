@@ -61,10 +61,17 @@ class ContextWindow:
     compactions: int = 0
     name: str = ""
     """The first invocation id; the ones of later segments add a number."""
+    summaries: list[range] = field(default_factory=list)
+    """The indexes of the items that compactions added: request, summary and continuation."""
 
     def visible(self) -> list[Any]:
         """Return the input of the next model call."""
         return [*self.prompt, *self.items[self.start :]]
+
+    def conversation(self) -> list[Any]:
+        """Return the prompt and the items of all segments, without those that compactions added."""
+        added = {index for indexes in self.summaries for index in indexes}
+        return [*self.prompt, *(item for index, item in enumerate(self.items) if index not in added)]
 
     async def compact(
         self, config: CompactionConfig, trigger: Trigger, ask: Ask, session: EpisodeSession
@@ -88,7 +95,9 @@ class ContextWindow:
             return None
         message = text_message("user", config.continuation.replace("{summary}", summary))
         self._record(session, trigger, summary, [*visible, request, *response.output], response.usage)
+        begin = len(self.items)
         self.items += [request, *response.output, message]
+        self.summaries.append(range(begin, len(self.items)))
         self.start = len(self.items) - 1
         return response
 

@@ -24,6 +24,7 @@ from nemo_gym.authoring.mcp_channels import (
     MessageTooLong,
     StdioChannel,
 )
+from nemo_gym.config.secret_text import mask_text
 from nemo_gym.errors import AgentFailed
 from nemo_gym.wire.episode import Content, image_part, text_part
 
@@ -78,9 +79,9 @@ class McpTools:
         except MessageTooLong:
             return _error(f"The answer of {tool} is longer than {server.max_output_bytes:,} bytes. Ask for less.")
         except ChannelClosed as closed:
-            return _error(f"{tool} cannot be called: {closed.problem}")
+            return _error(mask_text(f"{tool} cannot be called: {closed.problem}"))
         if "error" in message:
-            return _error(f"{tool}: {_message_of(message)}")
+            return _error(mask_text(f"{tool}: {_message_of(message)}"))
         output = read_result(message.get("result"))
         size = len(output.encode()) if isinstance(output, str) else len(json.dumps(output))
         if size > server.max_output_bytes:
@@ -106,7 +107,7 @@ class McpTools:
             problem = error.problem
         except OSError as error:
             problem = str(error)
-        raise AgentFailed(f"the MCP server does not start: {problem}", where=f"mcp_servers.{name}")
+        raise AgentFailed(mask_text(f"the MCP server does not start: {problem}"), where=f"mcp_servers.{name}")
 
     async def _list_tools(self, channel: Channel) -> list[Json]:
         """Open the session of the protocol and return all tools."""
@@ -129,7 +130,7 @@ class McpTools:
         """Offer the tools of a server that the configuration allows.
 
         Raises:
-            AgentFailed: an allowed tool is missing.
+            AgentFailed: an allowed tool is missing, or two tools have the same name for the model.
         """
         allowed = self._servers[server_name].tools
         missing = sorted(set(allowed or ()) - {str(tool["name"]) for tool in tools})
@@ -141,6 +142,10 @@ class McpTools:
             if allowed is not None and tool["name"] not in allowed:
                 continue
             name = _INVALID.sub("_", f"{server_name}{SEPARATOR}{tool['name']}")
+            if name in self._tools:
+                both = f"{'.'.join(self._tools[name])} and {server_name}.{tool['name']}"
+                fix = "leave one out with `tools`, or rename a server"
+                raise AgentFailed(f"{both} have the same name, {name}", where=f"mcp_servers.{server_name}", fix=fix)
             self._tools[name] = server_name, str(tool["name"])
             schema = tool.get("inputSchema")
             description = str(tool.get("description") or tool.get("title") or "")

@@ -163,7 +163,7 @@ class StdioChannel(Channel):
         problem: GymError
         try:
             while line := await output.readline():
-                with suppress(ValueError):  # programs print other lines, too
+                with suppress(ValueError, RecursionError):  # programs print other lines, too
                     message = json.loads(line)
                     if isinstance(message, dict):
                         await self._dispatch(message)
@@ -172,7 +172,9 @@ class StdioChannel(Channel):
             problem = MessageTooLong(f"a message is longer than {self.max_bytes:,} bytes")
         except GymError as error:
             problem = error
-        self._problem = problem
+        self._problem = problem  # of later calls, whose answers are not the ones that were too long
+        if isinstance(problem, MessageTooLong):
+            self._problem = ChannelClosed(f"it was ended: {problem.problem}")
         for future in self._pending.values():
             if not future.done():
                 future.set_exception(problem)
@@ -237,7 +239,10 @@ class HttpChannel(Channel):
         self._session_id: str | None = None
 
     async def open(self) -> None:
-        self._session = aiohttp.ClientSession(headers=self.server.headers)
+        self._session = aiohttp.ClientSession(
+            headers=self.server.headers,
+            timeout=aiohttp.ClientTimeout(total=None),  # the callers have deadlines, which may be longer
+        )
 
     async def request(self, method: str, params: Json) -> Json:
         number = next(self.numbers)
@@ -285,7 +290,7 @@ class HttpChannel(Channel):
         """Return the event that answers a request; other events are notifications."""
         buffer = bytearray()
         async for chunk in reply.content.iter_any():
-            buffer += chunk.replace(b"\r\n", b"\n")
+            buffer = (buffer + chunk).replace(b"\r\n", b"\n")  # joined first: a chunk may end between the two bytes
             while (end := buffer.find(b"\n\n")) >= 0:
                 event, buffer = bytes(buffer[:end]), buffer[end + 2 :]
                 lines = [line[5:].lstrip() for line in event.split(b"\n") if line.startswith(b"data:")]
@@ -319,7 +324,7 @@ def parse_message(body: bytes) -> Json:
     """
     try:
         message = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ChannelClosed(f"the answer is no JSON: {body[:200]!r}") from error
     if not isinstance(message, dict):
         raise ChannelClosed(f"the answer is no JSON-RPC message: {body[:200]!r}")

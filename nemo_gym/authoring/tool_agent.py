@@ -211,7 +211,8 @@ class ToolAgent(EpisodeAgent):
                 for watcher in watchers:
                     watcher.model_turn(response)
                 await self._act(episode, response, watchers)
-                if episode.is_finished or session.limit or session.done or len(session.turns) == max_steps:
+                is_last = max_steps is not None and len(session.turns) >= max_steps  # a compaction adds a turn, too
+                if episode.is_finished or session.limit or session.done or is_last:
                     break
                 trigger = "threshold" if self._is_full(response.usage) else None
             if trigger and not await self._compact(trigger, episode):
@@ -232,7 +233,10 @@ class ToolAgent(EpisodeAgent):
         return await self.ask_model(model_path, replace_fields(params, input=list(items)), session)
 
     async def answer_message(self, items: Sequence[Any], session: EpisodeSession) -> list[Any]:  # noqa: ARG002
-        """Return items that continue a conversation whose last item is a message of the model; empty to end it."""
+        """Return items that continue a conversation whose last item is a message of the model; empty to end it.
+
+        `items` is the whole conversation, without the requests and summaries of compactions.
+        """
         return []
 
     async def _act(self, episode: ToolEpisode, response: NeMoGymResponse, watchers: Sequence[Watcher]) -> None:
@@ -244,7 +248,7 @@ class ToolAgent(EpisodeAgent):
             episode.is_finished = True
             return
         if not calls and (has_message(response) or episode.silent_turns == MAX_SILENT_TURNS):
-            answer = await self.answer_message(window.visible(), session) if has_message(response) else []
+            answer = await self.answer_message(window.conversation(), session) if has_message(response) else []
             window.items += answer
             episode.silent_turns = 0
             episode.is_finished = not answer

@@ -11,7 +11,7 @@ STANDARD_BASES = frozenset(
     {"BaseModel", "BaseResourcesServer", "BaseResponsesAPIAgent", "SimpleResourcesServer", "SimpleResponsesAPIAgent"}
 )
 """Server classes that compute only the standard metrics."""
-FORWARDING_BASES = frozenset({"EpisodeAgent"})
+FORWARDING_BASES = frozenset({"EpisodeAgent", "ToolAgent"})
 """Server classes that forward the request for metrics to their resources server."""
 
 

@@ -26,7 +26,7 @@ class ManifestEntry(AtifModel):
     """One line of a manifest: which rollout a file is."""
 
     trajectory_path: str
-    """Relative to the manifest."""
+    """Relative to the manifest, and below its folder."""
     task_index: int = Field(alias=TASK_INDEX_KEY_NAME, ge=0)
     rollout_index: int = Field(alias=ROLLOUT_INDEX_KEY_NAME, ge=0)
     expected_sha256: str | None = None
@@ -75,6 +75,10 @@ def read_manifest(manifest: Path, agents: Mapping[RolloutId, Any]) -> Iterator[R
 def _read_entry(entry: ManifestEntry, folder: Path, agents: Mapping[RolloutId, Any]) -> tuple[Row, set[str]]:
     """Return the record of a trajectory, and what must occur once in a manifest."""
     path = (folder / entry.trajectory_path).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        raise AtifError(f"{entry.trajectory_path} is outside the folder of the manifest")
+    if not path.is_file():
+        raise AtifError(f"{entry.trajectory_path} is no file")
     content = path.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     if entry.expected_sha256 is None:
@@ -153,6 +157,10 @@ def _items(step: AtifStep, identity: str) -> list[Row]:
         raise AtifError(f"{where} is copied from another context")
     if (step.llm_call_count or 0) > 1:
         raise AtifError(f"{where} stands for {step.llm_call_count} model calls")
+    all_results = step.observation.results if step.observation else []
+    results = {each.source_call_id: each for each in all_results}
+    if len(results) != len(all_results) or not results.keys() <= {call.tool_call_id for call in step.tool_calls or ()}:
+        raise AtifError(f"{where} has a result that belongs to no call, or two for one call")
     text = _text(step.message, where)
     if step.source != "agent":
         return [{"type": "message", "role": step.source, "content": text}]
@@ -164,7 +172,6 @@ def _items(step: AtifStep, identity: str) -> list[Row]:
         content = [{"type": "output_text", "text": text, "annotations": []}]
         message = {"type": "message", "role": "assistant", "status": "completed", "content": content}
         items.append({**message, "id": _id(identity, step.step_id, "message")})
-    results = {each.source_call_id: each for each in step.observation.results} if step.observation else {}
     outputs: list[Row] = []
     for call in step.tool_calls or ():
         if call.tool_call_id not in results:

@@ -5,9 +5,12 @@ sub-agent. Texts of conversations are not exported. Times are those of captured 
 durations that the record has, ending with the export.
 """
 
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any
 
 from nemo_gym.config_types import OTelConfig
@@ -20,6 +23,9 @@ SPANS_PER_REQUEST = 512
 TIMEOUT_SECONDS = 20
 TRACES_PATH = "/v1/traces"
 _NANOSECONDS = 1_000_000_000
+_MODEL_ITEMS = ("function_call", "reasoning")
+_SEGMENT = re.compile(r"-segment-\d+\Z")
+"""The end of the id of an invocation after a compaction: it continues the one without it."""
 
 
 @dataclass
@@ -136,7 +142,7 @@ def rollout_span(rollout: Mapping[str, Any], *, now: float | None = None) -> Spa
     stored = StoredRollout(rollout)
     end = time.time() if now is None else now
     calls = [call for call in stored.captured_calls if _times(call) is not None]
-    chats, tools = _captured_spans(calls, stored) if calls else _recorded_spans(rollout, stored, end)
+    chats, tools = _captured_spans(calls, rollout, stored) if calls else _recorded_spans(rollout, stored, end)
     start = min((span.start for span in (*chats, *tools)), default=end - (stored.seconds or 0.0))
     last = max((span.end for span in (*chats, *tools)), default=end)
     root = SpanFacts(f"invoke_agent {stored.agent or 'agent'}", start, last, _rollout_attributes(rollout, stored))
@@ -176,10 +182,15 @@ def _times(call: Mapping[str, Any]) -> tuple[float, float] | None:
 
 
 def _captured_spans(
-    calls: Sequence[Mapping[str, Any]], stored: StoredRollout
+    calls: Sequence[Mapping[str, Any]], rollout: Mapping[str, Any], stored: StoredRollout
 ) -> tuple[list[SpanFacts], list[SpanFacts]]:
-    """Return the spans of captured model calls, and those of tool calls between them."""
-    chats = []
+    """Return the spans of captured model calls, and those of tool calls between them.
+
+    A tool runs between the model call that asked for it and the next one of the same conversation. If the captured
+    calls of the main conversation are not one for each turn, the tool calls have the time of the whole rollout.
+    """
+    chats, main_chats = [], []
+    others = _other_invocations(rollout)
     for call in calls:
         start, end = _times(call) or (0.0, 0.0)
         model = str(call.get("model") or stored.model or "model")
@@ -195,52 +206,74 @@ def _captured_spans(
         failed = isinstance(status, int) and status >= 400
         error = str(call.get("error_category") or status) if failed or call.get("error_category") else None
         chats.append(SpanFacts(f"chat {model}", start, end, _without_none(values), error, is_client=True))
-    ends = sorted(span.end for span in chats)
-    starts = sorted(span.start for span in chats)
+        if not error and _SEGMENT.sub("", str(call.get("client_session_id"))) not in others:
+            main_chats.append(chats[-1])
+    main_chats.sort(key=lambda span: span.start)
+    turns = _tool_calls_by_turn(rollout, stored.output)
+    if len(main_chats) != len(turns):
+        return chats, _tools_without_times(turns, min(span.start for span in chats), max(span.end for span in chats))
     tools = []
-    for number, names in enumerate(_tool_calls_by_turn(stored.output)):
-        begin = ends[min(number, len(ends) - 1)]
-        until = next((start for start in starts if start >= begin), begin)
-        tools += [_tool_span(item, begin, until) for item in names]
+    for chat, after, names in zip(main_chats, [*main_chats[1:], None], turns, strict=True):
+        until = max(chat.end, after.start if after else chat.end)
+        tools += [_tool_span(item, chat.end, until) for item in names]
     return chats, tools
+
+
+def _tools_without_times(turns: Iterable[Sequence[Mapping[str, Any]]], start: float, end: float) -> list[SpanFacts]:
+    """Return the spans of tool calls of which only the rollout is known in which they ran."""
+    return [_tool_span(item, start, end) for items in turns for item in items]
 
 
 def _recorded_spans(
     rollout: Mapping[str, Any], stored: StoredRollout, end: float
 ) -> tuple[list[SpanFacts], list[SpanFacts]]:
-    """Return the spans of the turns whose seconds are recorded, one after the other."""
+    """Return the spans of the turns whose seconds are recorded, one after the other.
+
+    If there are not as many as turns in the record, the seconds are also those of other conversations: then the spans
+    have no tokens, and the tool calls have the time of the whole rollout.
+    """
     seconds = rollout.get(NG_TURN_SECONDS_KEY)
     pairs = [pair for pair in seconds if isinstance(pair, list) and len(pair) == 2] if isinstance(seconds, list) else []
     counts = rollout.get(NG_TURNS_KEY)
-    turns = _tool_calls_by_turn(stored.output)
-    moment = end - sum(finite_float(value) or 0.0 for pair in pairs for value in pair)
+    turns = _tool_calls_by_turn(rollout, stored.output)
+    begin = moment = end - sum(finite_float(value) or 0.0 for pair in pairs for value in pair)
     chats, tools = [], []
+    is_each_turn = len(pairs) == len(turns)
     for number, pair in enumerate(pairs):
         model_seconds, tool_seconds = (finite_float(value) or 0.0 for value in pair)
-        row = counts[number] if isinstance(counts, list) and number < len(counts) else []
+        row = counts[number] if isinstance(counts, list) and is_each_turn and number < len(counts) else []
         values: dict[str, Any] = {"gen_ai.operation.name": "chat", "gen_ai.request.model": stored.model or "model"}
         if isinstance(row, list) and len(row) >= 4:
             values |= {"gen_ai.usage.input_tokens": row[1], "gen_ai.usage.output_tokens": row[3]}
         name = f"chat {stored.model or 'model'}"
         chats.append(SpanFacts(name, moment, moment + model_seconds, values, is_client=True))
         moment += model_seconds
-        names = turns[number] if number < len(turns) else []
+        names = turns[number] if is_each_turn else []
         tools += [_tool_span(item, moment, moment + tool_seconds) for item in names]
         moment += tool_seconds
-    return chats, tools
+    return chats, tools if is_each_turn else _tools_without_times(turns, begin, end)
 
 
-def _tool_calls_by_turn(output: Sequence[Any]) -> list[list[Mapping[str, Any]]]:
-    """Return the tool calls of each turn of the model that has any."""
-    turns: list[list[Mapping[str, Any]]] = []
-    is_open = False
-    for item in output:
-        kind = item.get("type") if isinstance(item, Mapping) else None
-        if kind == "function_call":
-            turns = turns if is_open else [*turns, []]
-            turns[-1].append(item)
-        is_open = kind in ("function_call", "reasoning") and (kind == "function_call" or is_open)
-    return turns
+def _tool_calls_by_turn(rollout: Mapping[str, Any], output: Sequence[Any]) -> list[list[Mapping[str, Any]]]:
+    """Return the tool calls of each turn of the model, by the recorded numbers of items.
+
+    Without these, a turn is an unbroken sequence of items of the model.
+    """
+    rows = rollout.get(NG_TURNS_KEY)
+    sizes: list[Any] = (
+        [row[0] if isinstance(row, list) and row else None for row in rows] if isinstance(rows, list) else []
+    )
+    is_from_model = [
+        isinstance(item, Mapping) and (item.get("type") in _MODEL_ITEMS or item.get("role") == "assistant")
+        for item in output
+    ]
+    if sizes and all(type(size) is int and size >= 0 for size in sizes) and sum(sizes) == sum(is_from_model):
+        model_items = (item for item, is_own in zip(output, is_from_model, strict=True) if is_own)
+        groups = [list(islice(model_items, size)) for size in sizes]
+    else:
+        pairs = zip(output, is_from_model, strict=True)
+        groups = [[item for item, _ in group] for is_own, group in groupby(pairs, itemgetter(1)) if is_own]
+    return [[item for item in group if item.get("type") == "function_call"] for group in groups]
 
 
 def _tool_span(item: Mapping[str, Any], start: float, end: float) -> SpanFacts:
@@ -253,23 +286,29 @@ def _with_subagents(
     chats: Sequence[SpanFacts], calls: Sequence[Mapping[str, Any]], rollout: Mapping[str, Any]
 ) -> Iterator[SpanFacts]:
     """Yield the model calls of the agent, and a span for each other invocation with its calls."""
-    bundle = rollout.get(NG_AGENT_OBSERVATIONS_KEY)
-    records = bundle.get("records") if isinstance(bundle, Mapping) else None
-    others = {
-        each.get("invocation_id")
-        for each in (records if isinstance(records, list) else ())
-        if isinstance(each, Mapping) and each.get("parent_invocation_id")
-    }
+    others = _other_invocations(rollout)
     spans: dict[str, SpanFacts] = {}
     for span, call in zip(chats, calls or [{}] * len(chats), strict=True):
-        invocation = call.get("client_session_id")
+        invocation = _SEGMENT.sub("", str(call.get("client_session_id")))
         if invocation not in others:
             yield span
             continue
-        values = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": str(invocation)}
+        values = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": invocation}
         facts = SpanFacts(f"invoke_agent {invocation}", span.start, span.end, values)
-        spans.setdefault(str(invocation), facts).contain([span])
+        spans.setdefault(invocation, facts).contain([span])
     yield from spans.values()
+
+
+def _other_invocations(rollout: Mapping[str, Any]) -> set[str]:
+    """Return the ids of the invocations besides the main conversation, without those of segments of a context."""
+    bundle = rollout.get(NG_AGENT_OBSERVATIONS_KEY)
+    records = bundle.get("records") if isinstance(bundle, Mapping) else None
+    ids = {
+        str(each.get("invocation_id"))
+        for each in (records if isinstance(records, list) else ())
+        if isinstance(each, Mapping) and each.get("parent_invocation_id")
+    }
+    return {name for name in ids if not _SEGMENT.search(name)}
 
 
 def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -144,6 +144,7 @@ class OrchestratorAgent(ToolAgent):
             record_invocation(session, name, [*messages, *response.output], call_id=call.call_id, status=status)
         first = next(each for each in session.observations if getattr(each, "invocation_id", None) == name)
         first.parent_invocation_id = session.invocation_id or ROOT  # type: ignore[union-attr]
+        first.spawned_by_tool_call_id = call.call_id  # type: ignore[union-attr]  # compaction does not know it
         add_token_trace(runs, name, response)
         self._merge(own, session)
         texts = assistant_texts(response)

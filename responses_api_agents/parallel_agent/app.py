@@ -21,12 +21,14 @@ from nemo_gym.authoring.episode_agent import (
     EpisodeVerifyResponse,
     episode_response,
     has_invocation,
+    model_limit,
     prompt_items,
     record_invocation,
     text_message,
     verify_request,
 )
 from nemo_gym.authoring.tool_agent import ToolAgent, ToolAgentConfig
+from nemo_gym.errors import AgentFailed
 from nemo_gym.grading.extraction import assistant_texts, last_boxed
 from nemo_gym.grading.result_types import ExtractedAnswer
 from nemo_gym.openai_utils import (
@@ -130,17 +132,21 @@ class ParallelAgent(ToolAgent):
         path = self.url_path_for_run("/v1/responses", body)
         async with self.external_tools(body.responses_create_params, session) as params:
             response = await self.episode(params, path, session)
+        if session.external is not None:
+            body = body.model_copy(update={"responses_create_params": params})
         texts = assistant_texts(response)
         answer = find_answer(texts[-1] if texts else "", self.config.answer_pattern)
         return Candidate(f"candidate-{number + 1}", body, session, response, answer)
 
     async def _choose(self, candidates: Sequence[Candidate], path: str) -> tuple[Candidate, dict[str, int]]:
-        """Return the chosen candidate and the votes by answer; the first one if none is complete."""
+        """Return the chosen candidate and the votes by answer; without votes, the first complete one or the first."""
         complete = [each for each in candidates if each.is_complete]
         if not complete:
             return candidates[0], {}
-        votes = Counter(each.answer for each in complete)
+        votes = Counter(each.answer for each in complete if each.answer)
         if self.config.choose == "majority":
+            if not votes:
+                return complete[0], {}
             most = max(votes.values())
             return next(each for each in complete if votes[each.answer] == most), dict(votes)
         if len(complete) == 1:
@@ -148,7 +154,11 @@ class ParallelAgent(ToolAgent):
         return await self._ask_for_best(complete, path), dict(votes)
 
     async def _ask_for_best(self, candidates: Sequence[Candidate], path: str) -> Candidate:
-        """Let the model compare the answers; the first one if its reply names none."""
+        """Let the model compare the answers; the first one if its reply names none.
+
+        Raises:
+            AgentFailed: a limit of the model cut the comparison.
+        """
         answers = "\n\n".join(f"Answer {number}:\n{each.text}" for number, each in enumerate(candidates, 1))
         task = task_text(candidates[0].body.responses_create_params)
         question = QUESTION.replace("{task}", task).replace("{answers}", answers)
@@ -157,6 +167,12 @@ class ParallelAgent(ToolAgent):
         params = NeMoGymResponseCreateParamsNonStreaming(input=[message])
         response = await self.ask_model(path, params, session)
         candidates[0].session.spent.append(response.usage)
+        if response.incomplete_details:
+            problem = f"the comparison of {len(candidates)} answers hit a limit of the model"
+            limit = model_limit(response) or response.incomplete_details.reason
+            raise AgentFailed(
+                f"{problem}: {limit}", where=self.config.name, fix="fewer candidates, or choose: majority"
+            )
         numbers = [int(text) for text in _NUMBER.findall("\n".join(assistant_texts(response)))]
         chosen = candidates[numbers[-1] - 1] if numbers and 1 <= numbers[-1] <= len(candidates) else candidates[0]
         record_invocation(chosen.session, CHOICE, [message, *response.output])

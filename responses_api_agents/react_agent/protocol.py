@@ -33,12 +33,12 @@ When you know the answer, write:
 
 Thought: why you are done
 Final Answer: your answer"""
-_ACTION = re.compile(r"^[ \t]*Action[ \t]*:[ \t]*`?(?P<name>[^\n`(]*)`?[ \t]*$", re.MULTILINE)
+_ACTION = re.compile(r"^[ \t]*Action[ \t]*:(?P<name>[^\n(]*)$", re.MULTILINE)
 _INPUT = re.compile(r"\s*Action[ \t]*Input[ \t]*:[ \t]*", re.MULTILINE)
 _FINAL = re.compile(r"^[ \t]*Final[ \t]*Answer[ \t]*:[ \t]*", re.MULTILINE)
 _OBSERVATION = re.compile(r"^[ \t]*Observation[ \t]*:", re.MULTILINE)
 _THOUGHT = re.compile(r"\A\s*Thought[ \t]*:[ \t]*")
-_FENCE = re.compile(r"\A```(?:json)?\s*\n(.*?)\n?\s*```", re.DOTALL)
+_FENCE = re.compile(r"\A```(?:json)?[ \t\r]*\n")
 
 
 class ParsedText(NamedTuple):
@@ -82,7 +82,7 @@ def parse_text(text: str) -> ParsedText:
         before = _THOUGHT.sub("", text[: action.start()]).strip()
         marker = _INPUT.match(text, action.end())
         rest = text[marker.end() :] if marker else ""
-        return ParsedText(before, action["name"].strip(), _json_text(rest), "")
+        return ParsedText(before, action["name"].strip(" \t\r`"), _json_text(rest), "")
     if final:
         return ParsedText(_THOUGHT.sub("", text[: final.start()]).strip(), None, "", text[final.end() :].strip())
     return ParsedText("", None, "", text.strip())
@@ -92,10 +92,12 @@ def _json_text(text: str) -> str:
     """Return the JSON value at the beginning of a text; all of it if it has none, so that the model learns of it."""
     text = text.strip()
     if fence := _FENCE.match(text):
-        return fence[1].strip()
+        fenced, closing, _ = text[fence.end() :].partition("```")
+        if closing:
+            return fenced.strip()
     try:
         _, end = json.JSONDecoder().raw_decode(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return text[:end]
 

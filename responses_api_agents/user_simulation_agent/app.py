@@ -156,14 +156,20 @@ def seen_by_user(items: Sequence[Any]) -> list[Any]:
     """Return the messages of a conversation with exchanged roles: the agent's are those that the user answers."""
     messages: list[Any] = []
     for item in items:
-        if isinstance(item, NeMoGymResponseOutputMessage):
-            text = "".join(getattr(part, "text", "") for part in item.content)
-            messages.append(text_message("user", text))
-        elif getattr(item, "role", None) == "assistant":
-            messages.append(text_message("user", item.content))
-        elif getattr(item, "role", None) == "user":
-            messages.append(text_message("assistant", item.content))
+        role = "assistant" if isinstance(item, NeMoGymResponseOutputMessage) else getattr(item, "role", None)
+        if role == "assistant":
+            messages.append(text_message("user", text_of(item.content)))
+        elif role == "user":
+            messages.append(text_message("assistant", text_of(item.content)))
     return messages or [text_message("user", "Hello! How can I help you?")]
+
+
+def text_of(content: Any) -> str:
+    """Return the texts of a content; its parts have types that only messages of the same role may have."""
+    if isinstance(content, str):
+        return content
+    texts = (part.get("text") if isinstance(part, dict) else getattr(part, "text", None) for part in content or ())
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 if __name__ == "__main__":

@@ -47,11 +47,19 @@ def test_an_unreadable_source_counts_as_having_hooks(tmp_path: Path, source: str
     assert hooks(tmp_path, source).own
 
 
-def test_an_agent_that_forwards_to_its_resources_server_is_recognised() -> None:
-    """Then only the resources server decides whether a start is needed."""
-    agent = metric_hooks(ROOT / "responses_api_agents" / "simple_agent" / "app.py")
+AGENTS = ("simple", "react", "parallel", "orchestrator", "user_simulation", "gymnasium", "harness")
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_an_agent_that_forwards_to_its_resources_server_is_recognised(name: str) -> None:
+    """Then only the resources server decides whether a start is needed; agents inherit the forwarding."""
+    agent = metric_hooks(ROOT / "responses_api_agents" / f"{name}_agent" / "app.py")
 
     assert agent == MetricHooks(own=False, passes_on=True)
+
+
+def test_a_resources_server_with_metrics_is_recognised() -> None:
+    """A server of this repository that overrides a hook has to be started for it."""
     assert metric_hooks(ROOT / "resources_servers" / "arithmetic" / "app.py").own
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,8 @@ def trajectory(*steps: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 
 TOOL_CALL = {"tool_call_id": "c", "function_name": "f", "arguments": {}}
+RESULT = {"source_call_id": "c", "content": "x"}
+LOST = {"results": [{"content": "x"}]}
 
 
 @pytest.mark.parametrize(
@@ -155,6 +158,10 @@ TOOL_CALL = {"tool_call_id": "c", "function_name": "f", "arguments": {}}
         (trajectory(step(llm_call_count=2)), "stands for 2 model calls"),
         (trajectory(step(is_copied_context=True)), "copied from another context"),
         (trajectory(step(tool_calls=[TOOL_CALL])), "has no result"),
+        (trajectory(step(observation={"results": [{"content": "x"}]})), "belongs to no call"),
+        (trajectory(step(), step(step_id=2, source="system", observation=LOST)), "step 2 has a result that belongs"),
+        (trajectory(step(tool_calls=[TOOL_CALL], observation={"results": [RESULT, RESULT]})), "two for one call"),
+        (trajectory(step(tool_calls=[TOOL_CALL], observation={"results": [RESULT, {}]})), "belongs to no call"),
         (trajectory(step(message=[{"type": "image"}])), "has an image"),
         (trajectory(step(source="user")), "no step of the agent"),
         (trajectory(step(), continued_trajectory_ref="b.json"), "continued in another file"),
@@ -190,6 +197,22 @@ def read_one(folder: Path, text: str, **fields: Any) -> list[dict[str, Any]]:
     return list(read_manifest(folder / "manifest.jsonl", {(0, 0): {"name": "mine"}}))
 
 
+def test_only_files_below_the_manifest_are_read(tmp_path: Path) -> None:
+    """A manifest comes from elsewhere; it must not name a pipe, a folder or any file of the machine."""
+    folder = tmp_path / "atif"
+    (folder / "sub").mkdir(parents=True)
+    (tmp_path / "outside.json").write_text(json.dumps(trajectory(step())))
+    (folder / "link.json").symlink_to(tmp_path / "outside.json")
+    os.mkfifo(folder / "pipe.json")
+
+    for name in ("../outside.json", str(tmp_path / "outside.json"), "link.json"):
+        with pytest.raises(AtifError, match="outside the folder of the manifest"):
+            read_one(folder, "{}", trajectory_path=name)
+    for name in ("sub", "pipe.json", "missing.json"):
+        with pytest.raises(AtifError, match="is no file"):
+            read_one(folder, "{}", trajectory_path=name)
+
+
 def test_a_changed_file_and_an_unknown_task_are_refused(tmp_path: Path) -> None:
     """The verdict must be that of the trajectory that the manifest names."""
     text = json.dumps(trajectory(step()))
@@ -219,10 +242,15 @@ def test_an_exported_run_is_verified_again_from_its_trajectories(tmp_path: Path)
     inputs = "run/out_materialized_inputs.jsonl"
     done = gym("eval", "reverify", *words, "--inputs", inputs, "-o", "again/out.jsonl", cwd=tmp_path)
     refused = gym("eval", "reverify", *words, "--inputs", inputs, "-o", "b.jsonl", "--force", cwd=tmp_path)
+    imported = tmp_path / "again" / "out_trajectories.jsonl"
+    before_refusal = imported.stat().st_mtime_ns, imported.stat().st_ino
+    again = gym("eval", "reverify", *words, "--inputs", inputs, "-o", "again/out.jsonl", cwd=tmp_path)
 
     assert done.returncode == 0, done.stdout + done.stderr
     before, after = lines_of(tmp_path / "run" / "out.jsonl"), lines_of(tmp_path / "again" / "out.jsonl")
     rewards = [{row["_ng_task_index"]: row["reward"] for row in rows} for rows in (before, after)]
     assert rewards[0] == rewards[1] and len(after) == 3
     assert {row["_ng_atif_provenance"]["projection_status"] for row in after} == {"complete"}
+    assert again.returncode != 0 and "the output already exists" in again.stderr
+    assert (imported.stat().st_mtime_ns, imported.stat().st_ino) == before_refusal
     assert (refused.returncode, "trajectories exclude --force" in refused.stderr) == (2, True)

@@ -49,7 +49,7 @@ def test_a_rollout_is_one_trace_of_model_and_tool_calls() -> None:
 
 def test_attributes_have_the_names_of_the_conventions_and_no_texts() -> None:
     """Tools find tokens and models by these names; conversations may be confidential."""
-    span = rollout_span(with_calls(captured_call(10, 12)))
+    span = rollout_span(with_calls(captured_call(10, 12), captured_call(13, 14)))
 
     assert span.attributes == {
         "gen_ai.operation.name": "invoke_agent",
@@ -64,7 +64,7 @@ def test_attributes_have_the_names_of_the_conventions_and_no_texts() -> None:
     }
     assert span.children[0].attributes["gen_ai.usage.input_tokens"] == 10
     assert span.children[0].is_client
-    assert span.children[1].attributes["gen_ai.tool.call.id"] == "c-weather"
+    assert span.children[2].attributes["gen_ai.tool.call.id"] == "c-weather"
     assert "secret" not in repr(span)
 
 
@@ -94,6 +94,52 @@ def test_calls_of_sub_agents_are_in_a_span_of_theirs() -> None:
         ["chat small", 5, 6],
         ["invoke_agent a-1", 3, 4, ["chat small", 3, 4]],
     ]
+
+
+def tools_of(span: SpanFacts) -> list[list[Any]]:
+    return [outline(child) for child in span.children if child.name.startswith("execute_tool")]
+
+
+MESSAGE = {"type": "message", "role": "assistant", "content": "Which city?"}
+QUESTION_FIRST = {
+    "response": {"output": [MESSAGE, {"role": "user", "content": "Oslo"}, CALLS[0], OUTPUTS[0], MESSAGE]},
+    "_ng_turns": [[1, 1, 0, 1, 0], [1, 2, 0, 2, 0], [1, 3, 0, 3, 0]],
+    "_ng_turn_seconds": [[1.0, 0.0], [1.0, 5.0], [1.0, 0.0]],
+}
+USER = {"kind": "agent_invocation", "invocation_id": "user", "parent_invocation_id": "root"}
+SEGMENT = {"kind": "agent_invocation", "invocation_id": "root-segment-2", "parent_invocation_id": "root"}
+OBSERVATIONS = {"source": "x", "records": [{"kind": "agent_invocation", "invocation_id": "root"}, USER, SEGMENT]}
+
+
+def test_a_tool_belongs_to_the_turn_that_called_it() -> None:
+    """A turn without a call, and calls of a simulated user, must not move a tool to another model call."""
+    calls = [
+        captured_call(0, 1, client_session_id="root"),
+        captured_call(2, 3, client_session_id="user"),
+        captured_call(4, 5, client_session_id="root", status_code=503, error_category="server_error"),
+        captured_call(6, 7, client_session_id="root"),
+        captured_call(12, 13, client_session_id="root-segment-2"),
+    ]
+
+    captured = rollout_span(with_calls(*calls, **QUESTION_FIRST, ng_agent_observations=OBSERVATIONS))
+    recorded = rollout_span({**ROLLOUT, **QUESTION_FIRST}, now=108)
+
+    assert tools_of(captured) == [["execute_tool weather", 7, 12]]
+    assert ["invoke_agent user", 2, 3, ["chat small", 2, 3]] in outline(captured)
+    assert ["chat small", 12, 13] in outline(captured)
+    assert tools_of(recorded) == [["execute_tool weather", 102, 107]]
+
+
+def test_tools_have_no_times_if_the_calls_do_not_match_the_turns() -> None:
+    """A wrong time is worse than none: with calls of several conversations nothing says which one the tool followed."""
+    seconds = [*QUESTION_FIRST["_ng_turn_seconds"], [2.0, 0.0]]
+
+    captured = rollout_span(with_calls(captured_call(0, 1), captured_call(4, 5), **QUESTION_FIRST))
+    recorded = rollout_span({**ROLLOUT, **QUESTION_FIRST, "_ng_turn_seconds": seconds}, now=110)
+
+    assert tools_of(captured) == [["execute_tool weather", 0, 5]]
+    assert tools_of(recorded) == [["execute_tool weather", 100, 110]]
+    assert not any("gen_ai.usage.input_tokens" in child.attributes for child in recorded.children)
 
 
 def test_failures_are_errors() -> None:

@@ -80,9 +80,12 @@ def _read_trajectories(args: argparse.Namespace) -> str:
 
     Raises:
         UsageError: a flag is missing, or contradicts trajectories.
+        ConfigError: the output exists and is not to be overwritten.
         AtifError: a trajectory cannot be verified.
     """
     from nemo_gym.data.atif_import import write_rollouts
+    from nemo_gym.errors import ConfigError
+    from nemo_gym.rollouts.run_files import failures_path_for
 
     needed = {
         "--atif-manifest": args.atif_manifest,
@@ -99,6 +102,10 @@ def _read_trajectories(args: argparse.Namespace) -> str:
     if contradicting:
         raise options.UsageError(f"trajectories exclude {', '.join(contradicting)}", where=args.prog)
     target = Path(args.output_jsonl_fpath)
+    existing = [str(path) for path in (target, failures_path_for(target)) if path.exists()]
+    if existing and not args.overwrite:
+        fix = "--overwrite removes it, or choose another --output"
+        raise ConfigError("the output already exists", where=", ".join(existing), fix=fix)
     target = target.with_name(f"{target.stem}_trajectories.jsonl")
     write_rollouts(Path(args.atif_manifest), Path(args.materialized_inputs_jsonl_fpath), target)
     return str(target)

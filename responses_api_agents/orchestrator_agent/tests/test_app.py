@@ -121,3 +121,23 @@ def test_a_name_that_the_environment_uses_is_one_error() -> None:
 
     assert reply.status_code == 500
     assert "weather is a tool of the environment and a sub-agent" in reply.text
+
+
+def test_a_sub_agent_that_compacts_its_context_keeps_its_limit_and_its_call() -> None:
+    """Compaction adds turns and records the run itself; neither may lose `max_steps` or the call that began the run."""
+    call = {"tool_calls": [{"name": "reporter", "arguments": {"task": "x"}}]}
+    agents = {"reporter": {**SUB_AGENTS["reporter"], "max_steps": 2}}
+    agents["reporter"]["model_server"] = {"type": "responses_api_models", "name": "second_model"}
+    second = [WEATHER, {"text": "Half done."}]
+
+    result = bench([call, {"text": "Done."}], sub_agents=agents, second_script=second, compaction={"at_tokens": 1}).run(
+        **ROW
+    )
+
+    records = result["ng_agent_observations"]["records"]
+    compactions = [each for each in records if each["kind"] == "context_compaction"]
+    assert [each["invocation_id"] for each in compactions].count("reporter-1") == 1
+    assert not [each for each in compactions if each["invocation_id"] == "reporter-1-segment-2"]
+    run = next(each for each in records if each["invocation_id"] == "reporter-1")
+    calls = [item["call_id"] for item in result["response"]["output"] if item["type"] == "function_call"]
+    assert run["spawned_by_tool_call_id"] == calls[0]

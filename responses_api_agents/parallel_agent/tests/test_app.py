@@ -1,12 +1,15 @@
 """Several attempts at a task: a scripted model and a real environment in this process."""
 
 import json
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from responses_api_agents.parallel_agent.app import ParallelAgent, find_answer
+from responses_api_agents.simple_agent.tests import mcp_server
 from responses_api_agents.simple_agent.tests.bench import Bench, unmount_servers
 from responses_api_models.scripted_model.script import Scene
 
@@ -100,3 +103,50 @@ def test_attempts_without_an_answer_have_no_vote() -> None:
 def test_answers_are_counted_in_one_form(text: str, pattern: str | None, expected: str) -> None:
     """Equal answers that are written differently must share their votes."""
     assert find_answer(text, pattern) == expected
+
+
+def test_attempts_whose_answer_is_not_found_do_not_vote() -> None:
+    """Two texts without an answer agree in nothing; one with an answer must win against them."""
+    result = run(bench(f"{__name__}:play_pattern", answer_pattern=r"ANSWER: (\w+)"))
+
+    assert (result["parallel"]["chosen"], result["parallel"]["votes"]) == ("candidate-3", {"4": 1})
+    assert answer(result) == "ANSWER: 4"
+
+
+def play_pattern(scene: Scene) -> str:
+    """Answer by the seed."""
+    return ["I do not know.", "Hard to say.", "ANSWER: 4", "Who knows?"][scene.seed - SEED]
+
+
+def test_without_any_vote_the_first_complete_attempt_is_chosen() -> None:
+    """A choice must always end, also if the pattern matches nowhere."""
+    result = run(bench([{"text": "no answer"}], answer_pattern="ANSWER: .*"))
+
+    assert (result["parallel"]["chosen"], result["parallel"]["votes"]) == ("candidate-1", {})
+
+
+def play_cut_choice(scene: Scene) -> dict[str, Any]:
+    """Answer, and cut the comparison after a number that is not the choice."""
+    if "choose the best one" in str(scene.conversation[0]):
+        return {"text": "First, number 3", "incomplete": "max_output_tokens"}
+    return {"text": "4"}
+
+
+def test_a_comparison_that_is_cut_is_a_failure() -> None:
+    """The first attempt, or a number of half a comparison, is no choice of the model."""
+    extra = json.dumps({"seed": SEED})
+    row = {"responses_create_params": {"input": "How many?", "metadata": {"extra_body": extra}}}
+
+    reply = bench(f"{__name__}:play_cut_choice", choose="best").http.post("/run", json=row)
+
+    assert reply.status_code == 500
+    assert "comparison of 4 answers hit a limit of the model: max_output_tokens" in reply.text
+
+
+def test_the_record_has_the_tools_of_external_servers(tmp_path: Path) -> None:
+    """A record without the tools that the model had cannot be trained on or understood."""
+    server = {"command": [sys.executable, mcp_server.__file__, str(tmp_path)], "tools": ["echo"]}
+
+    result = run(bench([{"text": "4"}], candidates=2, mcp_servers={"files": server}))
+
+    assert [tool["name"] for tool in result["responses_create_params"]["tools"]] == ["files__echo"]

@@ -1,6 +1,7 @@
 """Episodes in the text protocol, with a scripted model and a real environment in this process."""
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -125,6 +126,8 @@ def test_rows_without_tools_are_sent_unchanged() -> None:
         ('Action: a\nAction Input:\n```json\n{"x": 1}\n```', "a", '{"x": 1}', ""),
         ("Action: a", "a", "", ""),
         ("Action: `a`\nAction Input: {}", "a", "{}", ""),
+        ("Action: `a` \t\r\nAction Input: ```json\r\n{}\r\n```", "a", "{}", ""),
+        ("Action: a\nAction Input: ```json\n{}", "a", "```json\n{}", ""),
         ("Final Answer: 4\nAction: a", None, "", "4\nAction: a"),
         ("Just four.", None, "", "Just four."),
     ],
@@ -134,3 +137,22 @@ def test_forms_that_models_write(text: str, tool: Any, arguments: str, answer: s
     parsed = parse_text(text)
 
     assert (parsed.tool, parsed.arguments, parsed.answer) == (tool, arguments, answer)
+
+
+@pytest.mark.parametrize("blank", [" ", "\t", "\n", "\r", "`", " `", "\n "])
+@pytest.mark.parametrize(
+    "before", ["Action:", "Action: a", "Thought:", "Final Answer:", "Action: a\nAction Input:", "Final", ""]
+)
+def test_long_runs_of_blanks_take_linear_time(before: str, blank: str) -> None:
+    """The event loop serves all rollouts; a model that repeats a character must not stop it for minutes."""
+    began = time.process_time()
+
+    parse_text(before + blank * 100_000 + "x")
+    parse_text(f"Action: a\nAction Input: ```json\n{blank * 100_000}x")
+
+    assert time.process_time() - began < 5
+
+
+def test_arguments_that_nest_too_deep_are_an_answer_for_the_model() -> None:
+    """A text of a model must never be an error of the agent."""
+    assert parse_text("Action: a\nAction Input: " + "[" * 100_000).arguments == "[" * 100_000

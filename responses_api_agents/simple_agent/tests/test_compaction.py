@@ -105,7 +105,19 @@ def test_the_number_of_compactions_is_limited() -> None:
     result = Bench([call, {"text": "s"}] * 50, compaction={"at_tokens": 1, "max_compactions": 2}).run()
 
     kinds = [each["kind"] for each in result["ng_agent_observations"]["records"]]
-    assert kinds.count("context_compaction") <= 2
+    assert kinds.count("context_compaction") == 2
+    assert (result["_ng_failure_class"], result["_ng_failure"]) == ("limit", {"which": "context_length"})
+
+
+def test_a_compaction_does_not_hide_the_last_step() -> None:
+    """A turn for a summary may be the one that reaches `max_steps`; the episode must still end there."""
+    call = {"tool_calls": [{"name": "weather", "arguments": {"city": "Oslo"}}]}
+
+    result = Bench([call, {"text": "s"}] * 50, compaction={"at_tokens": 1}, max_steps=2).run()
+
+    kinds = [each["kind"] for each in result["ng_agent_observations"]["records"]]
+    assert kinds.count("context_compaction") == 1
+    assert "_ng_failure_class" not in result and result["reward"] == 2.0
 
 
 async def test_a_prompt_that_does_not_fit_is_compacted_with_shortened_outputs() -> None:

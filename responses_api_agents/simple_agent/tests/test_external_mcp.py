@@ -16,6 +16,7 @@ from aiohttp.test_utils import TestServer
 from pydantic import ValidationError
 
 from nemo_gym.authoring.external_mcp import McpServer, McpTools
+from nemo_gym.authoring.mcp_channels import ChannelClosed, HttpChannel, parse_message
 from nemo_gym.errors import AgentFailed
 from responses_api_agents.simple_agent.tests import mcp_server
 from responses_api_agents.simple_agent.tests.bench import Bench, tool_texts, types, unmount_servers
@@ -280,3 +281,106 @@ def test_servers_do_not_inherit_the_keys_of_models(tmp_path: Path, monkeypatch: 
 
     env = (tmp_path / "env").read_text()
     assert "secret" not in env and "'MINE': '1'" in env
+
+
+def test_a_call_after_a_message_beyond_every_limit_names_the_end_of_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model must not ask for less of a tool that answers nothing any more."""
+    monkeypatch.setattr("nemo_gym.authoring.mcp_channels.MAX_PROTOCOL_BYTES", 20_000)
+    script = [turn(("files__flood", {})), turn(("files__echo", {"text": "hi"})), DONE]
+
+    result = Bench(script, mcp_servers={"files": command(tmp_path, max_output_bytes=1000)}).run()
+
+    first, second = tool_texts(result["response"])
+    assert "Ask for less" in first
+    assert json.loads(second) == {"error": "echo cannot be called: it was ended: a message is longer than 21,000 bytes"}
+
+
+def changed_server(folder: Path, old: str, new: str) -> McpServer:
+    """Return the test server with a part of its program replaced."""
+    program = SERVER.read_text()
+    assert old in program
+    (folder / "server.py").write_text(program.replace(old, new))
+    return McpServer(command=[sys.executable, str(folder / "server.py"), str(folder)])
+
+
+KEY = "sk-proj-1234567890abcdefghijABCDEFGHIJ"
+
+
+async def test_keys_reach_neither_the_model_nor_the_record(tmp_path: Path) -> None:
+    """URLs of servers contain keys, and programs print theirs; both are in the messages of errors."""
+    script = f"import sys; sys.exit('bad key {KEY}')"
+    servers = [
+        McpServer(url=f"http://127.0.0.1:9/mcp?api_key={KEY}"),
+        McpServer(command=[sys.executable, "-c", script]),
+    ]
+    for server in servers:
+        with pytest.raises(AgentFailed) as error:
+            async with McpTools({"files": server}):
+                raise AssertionError("not reached")
+        assert KEY not in str(error.value)
+
+    crash = f"import os, sys; print('key {KEY}', file=sys.stderr, flush=True); os._exit(3)"
+    changed = changed_server(tmp_path, 'sys.stderr.write("the disk is full\\n")', crash)
+    async with McpTools({"files": changed}) as tools:
+        output = str(await tools.call("files__crash", {}))
+
+    assert "the program ended (status 3): key" in output
+    assert KEY not in output
+
+
+def test_two_tools_with_one_name_are_one_error(tmp_path: Path) -> None:
+    """Otherwise a call would reach whichever server came last."""
+    (tmp_path / "a").mkdir()
+    servers = {name: command(tmp_path / "a", tools=["echo"]) for name in ("my files", "my_files")}
+
+    reply = Bench([DONE], mcp_servers=servers).http.post("/run", json={"responses_create_params": {"input": "hi"}})
+
+    assert reply.status_code == 500
+    assert "my files.echo and my_files.echo have the same name, my_files__echo" in reply.text
+
+
+class Pieces:
+    """A body that arrives in the given pieces."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.content = self
+        self.pieces = pieces
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        for piece in self.pieces:
+            yield piece
+
+
+async def test_events_may_be_split_anywhere() -> None:
+    """A network cuts a stream at any byte, also within the end of an event."""
+    event = b'event: message\r\ndata: {"id": 1}\r\n\r\n'
+    channel = HttpChannel(McpServer(url="http://127.0.0.1:9/mcp"))
+
+    for cut in range(len(event) - 1):
+        pieces: Any = Pieces(event[:cut], event[cut : cut + 1], event[cut + 1 :])
+        assert await channel._read_events(pieces, 1) == {"id": 1}
+
+
+async def test_a_call_over_http_may_take_longer_than_the_default_of_the_client() -> None:
+    """`call_timeout_s` may be an hour; aiohttp would end every request after five minutes."""
+    channel = HttpChannel(McpServer(url="http://127.0.0.1:9/mcp"))
+    await channel.open()
+    try:
+        assert channel._session is not None and channel._session.timeout.total is None
+    finally:
+        await channel.close()
+
+
+DEEP = "[" * 200_000
+
+
+async def test_a_message_that_nests_too_deep_is_no_message(tmp_path: Path) -> None:
+    """Such a line must not end the task that reads the answers, which would let every call wait for its deadline."""
+    changed = changed_server(tmp_path, "a line that is no message", DEEP)
+
+    async with asyncio.timeout(60), McpTools({"files": changed}) as tools:
+        assert await tools.call("files__echo", {"text": "hi"}) == "hi"
+    with pytest.raises(ChannelClosed, match="is no JSON"):
+        parse_message(DEEP.encode())

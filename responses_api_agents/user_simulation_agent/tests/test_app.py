@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from nemo_gym.authoring.compaction import INSTRUCTION
 from responses_api_agents.simple_agent.tests.bench import WEATHER, Bench, types, unmount_servers
 from responses_api_agents.user_simulation_agent.app import UserSimulationAgent
 from responses_api_models.scripted_model.script import Scene
@@ -26,7 +27,7 @@ def play_user(scene: Scene) -> str:
     return "I am in Oslo." if "Which city" in str(scene.conversation[-1]) else "Thanks! ###STOP###"
 
 
-def bench(script: list[dict[str, Any]], **settings: Any) -> Bench:
+def bench(script: list[dict[str, Any]] | str, **settings: Any) -> Bench:
     settings = {"user_model_server": USER_MODEL, "second_script": f"{__name__}:play_user", **settings}
     return Bench(script, agent=UserSimulationAgent, **settings)
 
@@ -104,3 +105,35 @@ def test_a_silent_user_is_a_failure_and_no_reward() -> None:
 
     assert reply.status_code == 500
     assert "plays the user wrote nothing" in reply.text
+
+
+def play_with_summary(scene: Scene) -> dict[str, Any]:
+    """Call the tool, summarize what it said if asked, and answer."""
+    if scene.conversation[-1].get("content") == INSTRUCTION:
+        return {"text": "Secret summary: the sky is grey."}
+    if any("Secret summary" in str(item) for item in scene.conversation):
+        return {"text": "Take a coat."}
+    return {"text": "Which city?"} if not scene.number else WEATHER
+
+
+def test_the_user_never_sees_a_summary() -> None:
+    """A summary has the outputs of tools, and the user would take it for its own words."""
+    world = bench(f"{__name__}:play_with_summary", compaction={"at_tokens": 1, "max_compactions": 2})
+
+    result = world.run(user_instructions="You are in Oslo.")
+
+    kinds = [each["kind"] for each in result["ng_agent_observations"]["records"]]
+    assert "context_compaction" in kinds
+    assert len(_scenes) > 1 and "Secret summary" not in str([scene.conversation for scene in _scenes])
+
+
+def test_the_user_sees_the_texts_of_parts() -> None:
+    """Parts of a user's message are invalid in one of an assistant, so endpoints refuse them."""
+    parts = [{"type": "input_text", "text": "What to "}, {"type": "input_text", "text": "wear?"}]
+    reply = [{"type": "output_text", "text": "Hm.", "annotations": []}]
+    prompt = [{"role": "user", "content": parts}, {"role": "assistant", "content": reply, "type": "message"}]
+
+    bench([{"text": "Take a coat."}]).run(responses_create_params={"input": prompt})
+
+    seen = _scenes[0].conversation
+    assert [(item["role"], item["content"]) for item in seen[:2]] == [("assistant", "What to wear?"), ("user", "Hm.")]
