@@ -92,3 +92,6 @@ NODES_PATH = "/nodes"
 
 FIRST_MOVE, RANDOM_MOVE, SCRIPT_PREFIX = "first_move", "random_move", "script:"
 """Scripted players of games: the first listed move, a random one; and `script:A|B`, these moves in turn."""
+
+VERDICTS_ENDING = "rollout_verdicts.jsonl"
+"""The name of the file in which run health writes its verdicts of all outputs of a folder."""

@@ -299,8 +299,9 @@ class Reverification:
         except ClientResponseError as error:
             cause = error.headers.get(ERROR_HEADER) if error.headers else None
             kind = InvalidReward if cause == InvalidReward.__name__ else EnvFailed
-            answer = "refuses the row (422)" if error.status == 422 else f"answered {error.status}"  # as in a run
             body = innermost_cause(response_text(error))[:MAX_ANSWER_LENGTH]
+            is_invalid_row = error.status == 422 and not body.startswith("response.")  # as in a run
+            answer = "refuses the row (422)" if is_invalid_row else f"answered {error.status}"
             raise kind(f"/verify {answer}: {body}", where=server) from error
 
     async def _aggregate(self, client: ServerClient) -> list[Row]:

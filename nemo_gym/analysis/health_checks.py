@@ -97,7 +97,8 @@ def _capture_mismatch(evidence: RolloutEvidence) -> Iterator[HealthFinding]:
     if not references:
         return
     ids = {call.model_call_id for call in evidence.calls()}
-    owners = Counter(reference.model_call_id for place, reference in references if place.startswith("invocation "))
+    by_invocation = {(place, ref.model_call_id) for place, ref in references if place.startswith("invocation ")}
+    owners = Counter(name for _, name in sorted(by_invocation, key=str))
     for place, reference in references:
         if reference.model_call_id not in ids:
             yield HealthFinding(f"call {reference.model_call_id or reference.response_id} is not captured", place)

@@ -102,20 +102,26 @@ class RolloutEvidence:
             raise MissingEvidenceError("usage_unavailable")
         return counts[0], counts[1]
 
+    @cached_property
+    def _calls_by_id(self) -> dict[str, TrajectoryModelCall]:
+        return {call.model_call_id: call for call in self.trajectory.model_calls}
+
     def turn_has_tool_call(self, turn: TrajectoryTurn) -> bool:
         """Return True if the model called a tool in this turn; a tool call of an unbound turn may be of any turn."""
         if not turn.model_calls:
             return any(call.invocation_id == turn.invocation_id for call in self.trajectory.tool_calls)
-        by_id = {call.model_call_id: call for call in self.trajectory.model_calls}
-        calls = [by_id.get(reference.model_call_id or "") for reference in turn.model_calls]
+        calls = [self._calls_by_id.get(reference.model_call_id or "") for reference in turn.model_calls]
         if None in calls:
             raise MissingEvidenceError("turn_model_call_scope_incomplete")
         return any(tool_calls_of(call) for call in calls if call is not None)
 
 
 def tool_calls_of(call: TrajectoryModelCall) -> list[Any]:
-    """Return the tool calls in the answer of a model call."""
-    return ModelCallRecord.of(_exchange(call), 0).tool_calls
+    """Return the tool calls in the answer of a model call, also of tools that the endpoint runs (`web_search_call`)."""
+    output = call.response.get("output") if isinstance(call.response, Mapping) else None
+    items = [item for item in output if isinstance(item, Mapping)] if isinstance(output, list) else []
+    hosted = [item for item in items if item.get("type") != "function_call" and str(item.get("type")).endswith("_call")]
+    return [*ModelCallRecord.of(_exchange(call), 0).tool_calls, *hosted]
 
 
 def text_of_answer(call: TrajectoryModelCall) -> str | None:

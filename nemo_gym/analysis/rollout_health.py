@@ -24,11 +24,11 @@ from nemo_gym.analysis.health_checks import (
 from nemo_gym.analysis.rollout_evidence import MissingEvidenceError, RolloutEvidence, failure_of
 from nemo_gym.errors import ConfigError
 from nemo_gym.journal import parse_line, scan_lines, write_lines
-from nemo_gym.keys import ROLLOUT_ID_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
+from nemo_gym.keys import ROLLOUT_ID_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME, VERDICTS_ENDING
 from nemo_gym.wire.call_reply import encode_json
 
 PathLike = str | os.PathLike[str]
-SUMMARY_NAME, VERDICTS_NAME = "quality_summary.json", "rollout_verdicts.jsonl"
+SUMMARY_NAME, VERDICTS_NAME = "quality_summary.json", VERDICTS_ENDING
 HEALTHY, UNHEALTHY, UNOBSERVED = "healthy", "unhealthy", "unobserved"
 
 
@@ -135,7 +135,8 @@ def _check_line(line: bytes, ignored: frozenset[str], totals: _RunTotals) -> dic
         try:
             if problem:
                 raise MissingEvidenceError(RECORD_UNREADABLE)
-            findings += [_finding(check, fault.detail, fault.locator) for fault in ROW_CHECKS[check](evidence)]
+            for fault in ROW_CHECKS[check](evidence):  # a check may lack evidence after its first findings
+                findings.append(_finding(check, fault.detail, fault.locator))
             totals.evaluated[check] += 1
         except MissingEvidenceError:
             unobserved.append(check)
@@ -169,8 +170,9 @@ def _rollout_id(row: Mapping[str, Any]) -> str | None:
 
 
 def _count_calls(evidence: RolloutEvidence, row: Mapping[str, Any] | None, totals: _RunTotals) -> None:
-    """Add the tokens, errors and repeated answers of a row; an unreadable row has none."""
+    """Add the tokens, errors and repeated answers of a row; of an unreadable row nothing is known."""
     if row is None:
+        totals.successes[_task_of(evidence.row)].append(None)
         return
     for name, count in zip(("prompt", "completion"), _known_usage(evidence), strict=True):
         totals.tokens[name] += count

@@ -45,9 +45,10 @@ class StagedFiles:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for path in self._targets.values():
-            if isinstance(error, OSError) and error.errno in DISK_FULL and error.filename is None:
-                error.filename = str(path)  # the error of a write names no file
+        targets = list(self._targets.values())
+        if targets and isinstance(error, OSError) and error.errno in DISK_FULL and error.filename is None:
+            # The error of a write names no file; of several files, it may be any.
+            error.filename = str(targets[0] if len(targets) == 1 else targets[0].parent)
         for temporary in self._targets:
             temporary.unlink(missing_ok=True)
         for stream in self._streams:

@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        if not _is_interrupt(error):
+        if debug or not _is_interrupt(error):
             raise
         output.notify("interrupted")
         return INTERRUPTED
@@ -71,10 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _is_interrupt(error: BaseException) -> bool:
     """Return whether Ctrl-C caused the error: during an import, Python 3.11 wraps it in a RuntimeError."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, KeyboardInterrupt):
-        cause = cause.__cause__ or cause.__context__
-    return cause is not None
+    return isinstance(error, RuntimeError | ImportError) and isinstance(error.__cause__, KeyboardInterrupt)
 
 
 def _open_standard_files() -> None:

@@ -194,6 +194,8 @@ def _failure_of_status(
     subject = "the endpoint" if is_model and upstream.isdecimal() else subject
     # The fields of an invalid request to these paths come from the row; tools get arguments from the model.
     is_invalid_row = status == 422 and not is_model and path in ("", VERIFY_PATH, _SEED_PATH)
+    # `/verify` also gets the response, which is the agent's.
+    is_invalid_row = is_invalid_row and not (path == VERIFY_PATH and body.startswith("response."))
     answer = f"refuses the row ({status})" if is_invalid_row else f"answered {status}"
     message = f"{subject} {answer}" + (f": {body}" if body else "") + raised_at
     # An error of the model server itself, not a status of its endpoint; or one in which the agent names the server.

@@ -125,7 +125,9 @@ def _parse_report(report: Any) -> tuple[TrajectoryRecord | None, list[Observatio
     if report is None:
         return None, []
     try:
-        return TrajectoryRecord.model_validate(report), []
+        reported = TrajectoryRecord.model_validate(report)
+        AgentObservationBundle(source="agent", records=[*reported.invocations])  # checks their ids and parents
+        return reported, []
     except ValidationError as error:
         return None, [ObservationGap(code="trajectory_invalid", detail=_first_problem(error))]
 

@@ -37,7 +37,9 @@ def with_report(
     invocations = [_with_calls_of_turns(invocation, reported, captured) for invocation in reported.invocations]
     reported_ids = {invocation.invocation_id for invocation in invocations}
     observed = [
-        one for one in bundle.records if not (isinstance(one, AgentInvocation) and one.invocation_id in reported_ids)
+        _with_calls_of_turns(one, reported, captured) if isinstance(one, AgentInvocation) else one
+        for one in bundle.records
+        if not (isinstance(one, AgentInvocation) and one.invocation_id in reported_ids)
     ]
     gaps = [*reported.gaps, *bundle.gaps]
     try:
@@ -96,7 +98,7 @@ def _response_key(source: ModelCallRef | ModelCallRecord) -> tuple[str | None, s
 def _with_calls_of_turns(
     invocation: AgentInvocation, reported: TrajectoryRecord, captured: set[str]
 ) -> AgentInvocation:
-    """Return the invocation with the references of its turns to captured calls that it lacks."""
+    """Return the invocation with the references of its turns to captured calls that it lacks, each reference once."""
     ids = {reference.model_call_id for reference in invocation.model_calls}
     responses = {reference.response_id for reference in invocation.model_calls} - {None}
     missing = [
@@ -106,4 +108,8 @@ def _with_calls_of_turns(
         for reference in turn.model_calls
         if reference.model_call_id in captured - ids and reference.response_id not in responses
     ]
-    return invocation.model_copy(update={"model_calls": [*invocation.model_calls, *missing]}) if missing else invocation
+    unique = {
+        (reference.model_call_id, _response_key(reference)): reference
+        for reference in reversed([*invocation.model_calls, *missing])
+    }
+    return invocation.model_copy(update={"model_calls": [*reversed(unique.values())]})

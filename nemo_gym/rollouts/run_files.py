@@ -12,6 +12,7 @@ from pathlib import Path
 
 from nemo_gym.errors import GymError
 from nemo_gym.journal import StoreError
+from nemo_gym.keys import VERDICTS_ENDING
 
 FAILURES_ENDING = "_failures.jsonl"
 MATERIALIZED_ENDING = "_materialized_inputs.jsonl"
@@ -108,9 +109,9 @@ def find_runs(paths: Sequence[str | Path]) -> list[RunFiles]:
 
 
 def is_output(path: Path) -> bool:
-    """Return False for a side file of an output (failures, inputs, profile) and for a prepared dataset."""
-    is_side_file = path.name.endswith((FAILURES_ENDING, MATERIALIZED_ENDING, PROFILE_ENDING, ANNOTATIONS_ENDING))
-    return not is_side_file and path.parent.name != COLLATED_FOLDER
+    """Return False for a side file of an output (failures, inputs, profile, verdicts) and for a prepared dataset."""
+    endings = (FAILURES_ENDING, MATERIALIZED_ENDING, PROFILE_ENDING, ANNOTATIONS_ENDING, VERDICTS_ENDING)
+    return not path.name.endswith(endings) and path.parent.name != COLLATED_FOLDER
 
 
 def output_of(path: Path) -> Path:

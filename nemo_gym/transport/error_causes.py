@@ -11,7 +11,9 @@ MAX_LAYERS = 20
 _HOP = re.compile(r"(?:\S+ answered \d+: )?Hit an exception in \S+ calling an inner server:\s*")
 _EXCEPTION = re.compile(r"(\w+)\((['\"].*['\"])\)", re.DOTALL)
 """The `repr` of an exception with one text."""
-_INVALID_FIELD = re.compile(r'"loc":\s*(\[[^\]]{0,500}\]),\s*"msg":\s*("(?:[^"\\]|\\.){0,2000}")')
+_INVALID_FIELD = re.compile(
+    r'"loc":\s*(\[(?:"(?:[^"\\]|\\.){0,200}+"|[\s\d,]){0,100}+\]),\s*"msg":\s*("(?:[^"\\]|\\.){0,2000}")'
+)
 """Place and message of a problem in an answer 422 of FastAPI; the answer repeats the request and may be cut."""
 MAX_FIELDS = 5
 """Maximum problems of an answer 422 that an error names."""

@@ -7,7 +7,7 @@ FAILED_SHARE = 0.01
 """From this share on, failures are an error instead of a warning."""
 CUT_OFF_SHARE = 0.02
 NO_ANSWER_SHARE = 0.05
-UNREWARDED_SHARE = 0.01
+UNREWARDED_SHARE = 0.05
 _CONDITIONS = {"tool_errors": "tool_errors > 0", "unrewarded": "has_expected == 1 and reward <= 0"}
 FEW_TASKS = 30
 _LIMIT_NAMES = {"steps": "step", "tokens": "token", "context_length": "context"}

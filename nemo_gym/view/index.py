@@ -26,7 +26,7 @@ from nemo_gym.rollouts.annotations import read_annotations
 from nemo_gym.rollouts.run_files import RunFiles, annotations_path_for
 from nemo_gym.view.table_row import MODEL_LABEL, TEXT_COLUMNS, TableRow, build_table_row, reward_components, row_labels
 
-FORMAT = 9
+FORMAT = 10
 """Version of the schema; a database with another version is built again."""
 BATCH = 4000
 HEAD_BYTES = 4096

@@ -35,10 +35,10 @@ METADATA_NAMES = ("verifier_metadata", "metadata", "extra_info")
 MODEL_LABEL = "model"
 LONGEST_LABEL = 60
 LONGEST_CELL = 300
-LONGEST_ENDING = 4000
+LONGEST_ENDING = 400
 """Characters at the end of the last message in which the expected answer is looked for."""
 SHORTEST_ANSWER = 2
-_GOES_ON_BEFORE, _GOES_ON_AFTER = re.compile(r"(?:\w|\d[.,]|-)$"), re.compile(r"\w|[.,]\d")
+_GOES_ON_BEFORE, _GOES_ON_AFTER = re.compile(r"(?:\w|\d[.,]|-)\Z"), re.compile(r"\w|[.,]\d")
 PHASES = ("queue", "seed_session", "model", "tools", "verify", "agent")
 """The phases of a rollout in their order; each is a column `seconds_<phase>`."""
 TEXT_COLUMNS = ("message", "expected", "extracted", "rule", "answer", "question")

@@ -14,6 +14,8 @@ from nemo_gym.analysis.rollout_health import (
     normalize_ignored_checks,
     run_health_checks,
 )
+from nemo_gym.rollouts.merged_outputs import find_outputs
+from nemo_gym.rollouts.run_files import find_runs
 
 Json = dict[str, Any]
 
@@ -80,6 +82,8 @@ def test_a_complete_rollout_is_healthy_whatever_its_reward(tmp_path: Path) -> No
 
 OF_TURNS = {"rollout_missing_agent_turns", "agent_turn_hollow"}
 CALL_ONLY = {"id": "r", "output": [{"type": "function_call", "name": "f", "call_id": "c"}]}
+SEARCH_ONLY = {"id": "r", "output": [{"type": "web_search_call", "id": "w", "status": "completed"}]}
+OWNER: Json = {"invocation_id": "root", "model_calls": [{"model_call_id": "m1"}]}
 EMPTY: Json = {"id": "r", "output": []}
 SILENT = agent_turn(1, "m1", answer=None)
 CUT = model_call("m1", response=EMPTY, finish_reason="length")
@@ -113,6 +117,9 @@ CUT = model_call("m1", response=EMPTY, finish_reason="length")
             ["trajectory_capture_mismatch"],
         ),
         (rollout(gaps=[{"code": "model_call_reference_conflict"}]), ["trajectory_capture_mismatch"]),
+        (rollout(invocations=[{"invocation_id": "root", "model_calls": [{"model_call_id": "m1"}] * 2}]), []),
+        (rollout(invocations=[OWNER, OWNER | {"invocation_id": "sub"}]), ["trajectory_capture_mismatch"]),
+        (rollout(turns=[SILENT], model_calls=[model_call("m1", response=SEARCH_ONLY)]), []),
         ({**rollout(), "ng_trajectory": {"surprise": 1}}, ["record_unreadable"]),
         ("not JSON", ["record_unreadable"]),
     ],
@@ -146,6 +153,33 @@ def test_missing_evidence_is_not_health(tmp_path: Path, row: Json, is_unobserved
     assert (verdict["verdict"], set(verdict["unobserved"]), verdict["findings"]) == ("unobserved", is_unobserved, [])
     coverage = result.summary["run"]["artifacts"]["coverage"]
     assert {name for name, counts in coverage.items() if counts["unobserved"]} == is_unobserved
+
+
+def test_findings_before_the_evidence_ends_are_kept(tmp_path: Path) -> None:
+    """A check that cannot be completed has found what it has found: the rollout is not merely unobserved."""
+    row = rollout(gaps=[{"code": "model_call_reference_conflict"}, {"code": "capture_incomplete"}])
+
+    (verdict,) = check(tmp_path, row).rollouts
+
+    assert (verdict["verdict"], checks_of(verdict)) == ("unhealthy", ["trajectory_capture_mismatch"])
+    assert "trajectory_capture_mismatch" in verdict["unobserved"]
+
+
+def test_of_an_unreadable_repeat_no_failed_calls_are_concluded(tmp_path: Path) -> None:
+    """Its calls may have succeeded."""
+    broken = rollout(0, 0, model_calls=[model_call("m1", status_code=500)])
+
+    result = check(tmp_path, broken, {**rollout(0, 1), "ng_trajectory": {"surprise": 1}})
+
+    assert result.summary["tasks"]["0"]["flags"] == ["task_consistently_unhealthy"]
+
+
+def test_the_verdicts_are_no_rollouts(tmp_path: Path) -> None:
+    """They are written beside the results; the viewer and a merge of outputs would read them as a second run."""
+    check(tmp_path, rollout())
+
+    assert [run.output.name for run in find_runs([tmp_path])] == ["rollouts.jsonl"]
+    assert find_outputs(f"{tmp_path}/*.jsonl") == [tmp_path / "rollouts.jsonl"]
 
 
 def test_tasks_are_flagged_if_all_repeats_fail(tmp_path: Path) -> None:

@@ -92,6 +92,62 @@ def test_repeats_of_a_task_are_chosen_side_by_side(page: Any, make: Make) -> Non
         page.locator(".tdiff").get_by_text("after 0").first.wait_for()
 
 
+def test_a_repeat_that_is_no_number_is_the_first_one(page: Any, make: Make) -> None:
+    """An address with a mistake must not ask the server for conversations without end."""
+    runs = [make(record(0, 0, 0.0, answer=name), name=name) for name in ("one", "two")]
+    with served_page(*runs) as url:
+        addresses: list[str] = []
+        page.on("request", lambda request: addresses.append(request.url))
+        page.goto(f"{url}#/compare/0,1?task=0&first=x")
+        page.locator(".tdiff").get_by_text("two").first.wait_for()
+        page.wait_for_load_state("networkidle")
+
+        conversations = [address for address in addresses if "/rollouts/0/0?" in address]
+        assert len(conversations) == 2, "one of each run"
+
+
+def test_a_swap_keeps_the_repeats_of_each_run(page: Any, make: Make) -> None:
+    """A repeat belongs to its run, which is now the other one."""
+    runs = [make(*[record(0, n, 0.0, answer=f"{name} {n}") for n in range(3)], name=name) for name in ("one", "two")]
+    with served_page(*runs) as url:
+        page.goto(f"{url}#/compare/0,1?task=0&second=2")
+        page.locator(".tdiff").get_by_text("two 2").first.wait_for()
+        page.keyboard.press("x")
+        page.wait_for_url("**/#/compare/1,0?task=0&first=2")
+        page.locator(".tdiff").get_by_text("one 0").first.wait_for()
+
+        assert page.locator(".tdiff").get_by_text("two 2").count() > 0
+
+
+def test_addresses_of_a_comparison_that_lack_a_run(page: Any, make: Make) -> None:
+    """A folder with one run has nothing to compare; an address of an earlier version still opens."""
+    with served_page(make(record(0, 0), name="one")) as url:
+        page.goto(f"{url}#/compare")
+        page.get_by_text("Choose two runs").wait_for()
+        parse = "gymView.router.parse"
+        for query in ("", "?task=3"):
+            old, new = f"'#/run/3/compare/1{query}'", f"'#/compare/3,1{query}'"
+            assert page.evaluate(f"{parse}({old})") == page.evaluate(f"{parse}({new})")
+
+
+def test_a_run_is_compared_with_an_earlier_one_of_its_rows(page: Any, make: Make) -> None:
+    """The same rows weigh more than an earlier run, and that more than the same environment."""
+    with served_page(make(record(0, 0), name="one")) as url:
+        page.goto(url)
+        page.locator("main h1").first.wait_for(state="attached")
+
+        def other(*others: tuple[str, str, str]) -> int:
+            own = {"number": 0, "started_at": "2026-11-19", "data": "a", "environment": "e"}
+            keys = ("number", "started_at", "data", "environment")
+            runs = [own, *(dict(zip(keys, (n, *rest), strict=True)) for n, rest in enumerate(others, 1))]
+            address = page.evaluate("runs => gymView.compareAddressOf(runs, 0)", runs)
+            (number,) = {int(each) for each in address.rsplit("/", 1)[1].split(",")} - {0}
+            return number
+
+        assert other(("2026-11-20", "a", "f"), ("2026-11-18", "b", "e")) == 1
+        assert other(("2026-11-20", "b", "e"), ("2026-11-18", "b", "f")) == 2
+
+
 def test_a_point_leads_to_its_tasks(page: Any, make: Make) -> None:
     """Every number leads to its rollouts: a point far from the diagonal is the first one to read."""
     before = make(*[record(task, 0, float(task == 7)) for task in range(12)], name="before")

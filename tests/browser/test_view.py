@@ -231,14 +231,27 @@ def test_the_outline_follows_the_reader(page: Any, make: Make) -> None:
         assert first > 60
 
 
-def test_the_verdict_names_the_turn_and_the_unit_of_its_limits(page: Any, make: Make) -> None:
+def test_the_outline_marks_the_turn_that_was_chosen(page: Any, make: Make) -> None:
+    """The last turns cannot be scrolled to the top; the mark must not jump from the chosen one to the last."""
+    with served_page(make(long_record(120))) as url:
+        page.goto(f"{url}#/run/0/rollout/0/0")
+        page.locator(".outline button").nth(118).click()
+        page.locator('.outline button[aria-current="true"]', has_text="119").wait_for()
+        assert page.evaluate("scrollY + innerHeight >= document.documentElement.scrollHeight - 2"), "the end is visible"
+        page.wait_for_function("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
+
+        assert page.locator('.outline button[aria-current="true"] .num').first.inner_text() == "119"
+
+
+@pytest.mark.parametrize(("limit", "shown"), [(7200, "7,200"), (12.75, "12.75")])
+def test_the_verdict_names_the_turn_and_the_unit_of_its_limits(page: Any, make: Make, limit: float, shown: str) -> None:
     """The answer is looked up in its turn; a number of seconds is not a number of tokens."""
     index = make(record(0, 0, 1.0, answer="The sum is 1.", _ng_seconds=12.5))
-    run_path_for(index.run.output).write_text(json.dumps({"limits": {"rollout_timeout_seconds": 7200}}))
+    run_path_for(index.run.output).write_text(json.dumps({"limits": {"rollout_timeout_seconds": limit}}))
     with served_page(index) as url:
         page.goto(f"{url}#/run/0/rollout/0/0")
         page.get_by_role("link", name="turn 2").click()
-        page.get_by_text("12.5 of 7,200 s").wait_for()
+        page.get_by_text(f"12.5 of {shown} s").wait_for()
 
 
 def test_raw_json_has_token_ids_in_one_line(page: Any, make: Make) -> None:
@@ -250,6 +263,13 @@ def test_raw_json_has_token_ids_in_one_line(page: Any, make: Make) -> None:
         raw = page.locator("#raw-text pre").inner_text()
 
         assert json.loads(raw)["response"]["output"][-1]["content"][0]["text"] == text
+
+
+def test_raw_json_of_many_negative_numbers_opens_at_once(page: Any, make: Make) -> None:
+    """Log probabilities are negative, and end with a text where JSON has no number; the page must not freeze."""
+    with served_page(make(record(0, 0, 1.0, logprobs=[-0.5] * 40 + ["-Infinity"]))) as url:
+        page.goto(f"{url}#/run/0/rollout/0/0?tab=json")
+        page.locator("#raw-text", has_text="-Infinity").wait_for()
 
 
 def test_a_rollout_that_is_missing_leads_to_those_of_its_run(page: Any, make: Make) -> None:

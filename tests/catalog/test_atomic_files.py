@@ -161,3 +161,13 @@ def test_a_full_disk_names_the_file_that_was_written(tmp_path: Path) -> None:
 
     assert caught.value.filename == str(target)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_names_the_folder_of_several_files(tmp_path: Path) -> None:
+    """Any of the files may be the one that did not fit."""
+    with pytest.raises(OSError, match="No space left") as caught, StagedFiles() as staged:
+        staged.create(tmp_path / "a")
+        staged.create(tmp_path / "b")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert caught.value.filename == str(tmp_path)

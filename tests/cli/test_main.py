@@ -251,6 +251,23 @@ def test_an_interrupt_that_python_wraps_is_an_interrupt(
 
     assert exit_status("explain", "timeout") == 130
     assert capsys.readouterr().err == "interrupted\n"
+    with pytest.raises(RuntimeError):
+        exit_status("--debug", "explain", "timeout")
+
+
+def test_an_error_while_ctrl_c_is_handled_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This is another fault, which "interrupted" would hide."""
+
+    def faulty_cleanup(_args: object) -> int:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise ValueError("cleanup failed")  # noqa: B904 - the case: raised by accident
+
+    monkeypatch.setattr("nemo_gym.cli.explain.run", faulty_cleanup)
+
+    with pytest.raises(ValueError, match="cleanup failed"):
+        exit_status("explain", "timeout")
 
 
 def test_an_explanation_of_something_unknown_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

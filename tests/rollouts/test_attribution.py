@@ -171,3 +171,12 @@ def test_a_row_that_lacks_a_field_is_named_without_json(server, path, text):
     failure = classify_error(status_error(422, {"detail": [problem]}, whom=server, path=path), "a", TYPES.get)
 
     assert failure.message == text
+
+
+def test_a_response_that_the_verifier_cannot_read_is_not_the_row() -> None:
+    """`/verify` gets both; the response is the agent's, and editing the row changes nothing."""
+    problem = {"type": "missing", "loc": ["body", "response", "output"], "msg": "Field required", "input": {}}
+
+    failure = classify_error(status_error(422, {"detail": [problem]}, whom="r", path="/verify"), "a", TYPES.get)
+
+    assert failure.message == "/verify answered 422: response.output: Field required"

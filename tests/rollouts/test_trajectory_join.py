@@ -173,6 +173,42 @@ def test_reports_that_contradict_the_observations_are_a_gap():
     assert {gap.code for gap in trajectory.gaps} >= {"lost", "observations_invalid"}
 
 
+@pytest.mark.parametrize(
+    "invocations",
+    [
+        [{"invocation_id": "root"}, {"invocation_id": "root"}],
+        [{"invocation_id": "a", "parent_invocation_id": "b"}, {"invocation_id": "b", "parent_invocation_id": "a"}],
+    ],
+    ids=["two of one id", "cycle"],
+)
+def test_reported_invocations_that_are_no_tree_are_a_gap(invocations: list[dict[str, Any]]):
+    """The rollout is scored; a mistake in the agent's report must not fail it."""
+    result: dict[str, Any] = {"ng_trajectory": {**REPORT, "invocations": invocations}, "ng_model_call_capture": CAPTURE}
+
+    attach_trajectory_record({}, result)
+
+    trajectory = TrajectoryRecord.model_validate(result["ng_trajectory"])
+    assert [call.model_call_id for call in trajectory.model_calls] == ["m1"]
+    assert "trajectory_invalid" in {gap.code for gap in trajectory.gaps}
+
+
+@pytest.mark.parametrize("is_reported", [True, False])
+def test_a_call_of_several_turns_belongs_to_their_invocation_once(is_reported: bool):
+    """Two references of one invocation to one call would read as two owners; observed invocations get them as well."""
+    turn = {"invocation_id": "root", "model_calls": [{"model_call_id": "m1"}, {"model_call_id": "m1"}]}
+    root = {"invocation_id": "root", "status": "completed"}
+    report = {**REPORT, "turns": [turn | {"turn_no": 1}, turn | {"turn_no": 2}]}
+    report["invocations"] = [root] if is_reported else []
+    observed = [] if is_reported else [{"kind": "agent_invocation", **root}]
+    result = {"ng_trajectory": report, "ng_model_call_capture": CAPTURE}
+
+    trajectory = build_trajectory({**result, "ng_agent_observations": {"source": "agent", "records": observed}})
+
+    assert trajectory is not None
+    (invocation,) = trajectory.invocations
+    assert [reference.model_call_id for reference in invocation.model_calls] == ["m1"]
+
+
 CHAT = {
     "dialect": "chat",
     "request": {

@@ -17,6 +17,8 @@ INVALID_FIELD = {
     "msg": "Field required",
     "input": {"question": 'a "loc": ["x"], "msg": "y" of a model'},
 }
+UNION = ("str", "list[str]")
+"""Pydantic names the alternatives of a field of the type `str | list[str]`."""
 
 
 def pass_on(text: str, server: str) -> str:
@@ -31,7 +33,9 @@ def test_line_breaks_that_a_model_repeats_cost_no_time() -> None:
     assert innermost_cause(json.dumps(repr(ValueError(answer)))) == f"ValueError: {answer}"
 
 
-@pytest.mark.parametrize("part", ['"loc":[', '"loc":["a"],"msg":"', '"loc": [] ', "[" * 500])
+@pytest.mark.parametrize(
+    "part", ['"loc":[', '"loc":["a"],"msg":"', '"loc": [] ', '"loc":["a", ', '"loc":["]', "[" * 500]
+)
 def test_an_answer_422_is_searched_in_linear_time(part: str) -> None:
     """It repeats the request, in which a model may have written anything of any length."""
     text = '{"detail":[' + part * (200_000 // len(part))
@@ -55,6 +59,14 @@ def test_an_answer_422_is_searched_in_linear_time(part: str) -> None:
         (json.dumps([1]), "[1]"),
         (json.dumps({"detail": [INVALID_FIELD]}), "expected_answer: Field required"),
         (json.dumps({"detail": [INVALID_FIELD | {"loc": ["path", "id"]}]}), "path.id: Field required"),
+        (
+            json.dumps({"detail": [INVALID_FIELD | {"loc": ["body", "expected", name]} for name in UNION]}),
+            "expected.str: Field required; expected.list[str]: Field required",
+        ),
+        (
+            json.dumps({"detail": [{"input": {"loc": ["a"], "b": 1}} | INVALID_FIELD]}),
+            "expected_answer: Field required",
+        ),
         (json.dumps({"detail": [INVALID_FIELD | {"loc": []}] * 7}), "; ".join(["Field required"] * 5) + "; 2 more"),
         ('{"detail":[' + json.dumps(INVALID_FIELD) + ',{"type":"mis', "expected_answer: Field required"),
         ('{"detail": [{"loc": ["body"], "msg": "cut', '{"detail": [{"loc": ["body"], "msg": "cut'),

@@ -358,6 +358,7 @@ def _print_report(args: argparse.Namespace, report: Report) -> int:
     """Print the report and the error that ended the collection early; return the exit status."""
     from nemo_gym.cli.shared.report import one_line, print_report, report_as_dict
     from nemo_gym.journal import StoreError
+    from nemo_gym.rollouts.refusals import EndpointRefused
 
     problem = report.problem
     if problem is None and report.progress.tally.scored and not report.target.exists():
@@ -366,8 +367,8 @@ def _print_report(args: argparse.Namespace, report: Report) -> int:
     if args.json:
         details = {} if problem is None else {"error": str(problem)}
         output.write_json({**report_as_dict(report), "exit_status": status, **details})
-        for kind, failure in report.progress.first_failures.items() if problem is None else ():
-            if _is_refusal_of_run(failure):
+        for kind, failure in report.progress.first_failures.items():
+            if _is_refusal_of_run(failure) and not isinstance(problem, EndpointRefused):
                 output.notify(f"{kind}: {failure.server}: {one_line(failure.message)}")
     else:
         print_report(report)

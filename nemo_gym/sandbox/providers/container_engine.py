@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import IO, Any, TypeVar
 
-from nemo_gym.errors import ConfigError
 from nemo_gym.processes import signal_group
 from nemo_gym.sandbox.providers.archive import ArchiveProvider
 from nemo_gym.sandbox.spec import (
     DEFAULT_READY_TIMEOUT_S,
     TIMEOUT_RETURN_CODE,
     ExecOptions,
+    SandboxConfigError,
     SandboxCreateError,
     SandboxError,
     SandboxExecResult,
@@ -181,7 +181,7 @@ def read_block(config_class: type[ConfigT], block: ConfigT | Mapping[str, Any] |
     """Return a block of a provider's configuration; warn about keys that this provider does not have.
 
     Raises:
-        ConfigError: a key is a misspelling of a known one, which may be a limit.
+        SandboxConfigError: a key is a misspelling of a known one, which may be a limit.
     """
     if isinstance(block, config_class):
         return block
@@ -190,7 +190,7 @@ def read_block(config_class: type[ConfigT], block: ConfigT | Mapping[str, Any] |
     unknown = sorted(key for key in values if key not in names)
     for key in unknown:
         if close := difflib.get_close_matches(key, names, n=1, cutoff=0.8):
-            raise ConfigError(f"unknown key {key!r}", where=location, fix=close[0])
+            raise SandboxConfigError(f"unknown key {key!r}", where=location, fix=close[0])
     if unknown:
         logger.warning("%s: these keys have no effect here: %s", location, ", ".join(unknown))
     return config_class(**{key: value for key, value in values.items() if key in names})

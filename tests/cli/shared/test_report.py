@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig
 
+from nemo_gym.cli.eval.run import _print_report
 from nemo_gym.cli.shared import report as report_module
 from nemo_gym.cli.shared.report import (
     Report,
@@ -23,6 +25,7 @@ from nemo_gym.cli.shared.report import (
     resume_command,
 )
 from nemo_gym.cli.terminal.progress import Progress
+from nemo_gym.errors import GymError, ServerUnreachable
 from nemo_gym.rollouts.outcome import FailedRollout, Failure, Job, LimitedRollout, ScoredRollout
 from nemo_gym.rollouts.plan import PlanSummary
 from nemo_gym.rollouts.refusals import EndpointRefused
@@ -304,3 +307,19 @@ def test_a_refusal_by_the_endpoint_is_printed_once(tmp_path: Path, capsys: pytes
     print_report(replace(refused, problem=None))
 
     assert capsys.readouterr().out.count("the endpoint answered 401") == 1
+
+
+@pytest.mark.parametrize(
+    ("problem", "times"), [(None, 1), (ServerUnreachable("ended"), 1), (EndpointRefused("refuses the key (401)"), 0)]
+)
+def test_scripts_read_a_refusal_unless_the_error_of_the_run_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], problem: GymError | None, times: int
+) -> None:
+    """With --json no report names the cause, and the first failure was left for the end of the run."""
+    failure = Failure("model_refused", "model", "the endpoint answered 401", "policy_model", refusal_status=401)
+    refused = make_report(tmp_path / "x.jsonl", scored=0, problem=problem)
+    refused.progress(FailedRollout(job(7), failure))
+
+    _print_report(Namespace(json=True), refused)
+
+    assert capsys.readouterr().err.count("the endpoint answered 401") == times

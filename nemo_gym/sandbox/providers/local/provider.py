@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, Any, ClassVar, Unpack
 
-from nemo_gym.errors import ConfigError
 from nemo_gym.sandbox.providers.archive import MAX_ENTRIES, ArchiveProvider, path_inside, regular_files
 from nemo_gym.sandbox.providers.local import bubblewrap
 from nemo_gym.sandbox.providers.local.box import Box, find_bwrap, launch, launch_without_isolation
@@ -24,6 +23,7 @@ from nemo_gym.sandbox.spec import (
     DEFAULT_READY_TIMEOUT_S,
     DEFAULT_TTL_S,
     ExecOptions,
+    SandboxConfigError,
     SandboxCreateError,
     SandboxError,
     SandboxErrorKind,
@@ -90,11 +90,14 @@ class LocalProvider(ArchiveProvider):
         concurrency: int | None = None,
         workspace_root: str | os.PathLike[str] | None = None,
     ) -> None:
-        max_running = concurrency if max_running is None else max_running
         bounds = {"memory_mib": memory_mib, "disk_mib": disk_mib, "processes": processes, "warm": warm + 1}
-        invalid = sorted(name for name, value in bounds.items() if value < 1)  # `warm` may be 0, the others may not
-        if invalid or (max_running is not None and max_running < 1):
-            raise ConfigError(f"must be positive: {', '.join(invalid) or 'max_running'}", where="sandbox local")
+        optional = {"max_running": max_running, "concurrency": concurrency}
+        bounds |= {name: value for name, value in optional.items() if value is not None}
+        invalid = [name for name, value in bounds.items() if value < 1]  # `warm` may be 0, the others may not
+        invalid += ["default_timeout_s"] if default_timeout_s is not None and default_timeout_s <= 0 else []
+        if invalid:
+            raise SandboxConfigError(f"must be positive: {', '.join(sorted(invalid))}", where="sandbox local")
+        max_running = concurrency if max_running is None else max_running
         if workspace_root is not None:
             logger.warning(
                 "sandbox local: workspace_root has no effect: commands run in %s of an isolated box", workdir

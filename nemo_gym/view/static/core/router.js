@@ -19,13 +19,13 @@
       .filter(Boolean)
       .map((part) => decodeURIComponent(part));
     if (first === "compare") {
-      const parts = rest.length ? rest : ["0,1"];
+      const parts = rest.length ? rest : ["0"];
       const [baseline, candidate = baseline] = parts[0].split(",");
       return { page: "compare", run: Number(candidate) || 0, parts, query };
     }
     if (first !== "run") return { page: first === "runs" ? "runs" : "start", run: 0, parts: [], query };
     const [run, page = "overview", ...parts] = rest;
-    if (page === "compare") return { page, run: Number(run) || 0, parts: [`${run},${parts[0] ?? 0}`], query };
+    if (page === "compare") return parse(`#/compare/${run},${parts[0] ?? 0}${queryText(query)}`);
     return { page, run: Number(run) || 0, parts, query };
   }
 

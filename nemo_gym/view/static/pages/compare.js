@@ -219,7 +219,9 @@
   }
 
   function TwoRuns({ route, numbers, result, range }) {
-    const swap = () => router.go(router.compareAddress([...numbers].reverse(), route.query));
+    const { first, second, ...others } = route.query;
+    const swap = () =>
+      router.go(router.compareAddress([...numbers].reverse(), { ...others, first: second, second: first }));
     return html`<${Verdict} result=${result} /><${Differences} result=${result} /><${Pair} route=${route} numbers=${numbers} all=${numbers} letters=${["A", "B"]} result=${result} range=${range} bindings=${[["x", "Swap A and B", swap]]} />`;
   }
 
@@ -248,7 +250,7 @@
       [result, task],
     );
     return html`<div class="grid g12"><${Tasks} result=${result} letters=${letters} addressOf=${(/** @type {number} */ each) => addressWith({ task: each })} /><${Flips} result=${result} letters=${letters} selected=${task} onSelect=${(/** @type {number} */ each) => set({ task: each })} direction=${direction} onDirection=${(/** @type {string} */ each) => set({ flips: each === "all" ? "" : each })} range=${range} /></div>
-      ${task === null || Number.isNaN(task) ? null : html`<${SideBySide} numbers=${numbers} letters=${letters} task=${task} question=${question} range=${range} repeats=${[first, second].map((repeat) => (repeat === undefined ? null : Number(repeat)))} addressOf=${repeatAddress} />`}
+      ${task === null || Number.isNaN(task) ? null : html`<${SideBySide} numbers=${numbers} letters=${letters} task=${task} question=${question} range=${range} repeats=${[first, second].map((repeat) => (/^\d+$/.test(repeat ?? "") ? Number(repeat) : null))} addressOf=${repeatAddress} />`}
       <div class="grid g21"><${Subsets} result=${result} letters=${letters} /><${Costs} result=${result} letters=${letters} /></div>`;
   }
 

@@ -4,7 +4,7 @@
   const { html, h, api, format, ui, markdown, renderers, useData } = gymView;
   const SHOWN_JSON = 200_000;
   /** An array of numbers over many lines; in JSON, a line break is never inside a text. */
-  const NUMBERS = /\[\n\s+(-?[\d.eE+-]+(?:,\n\s+-?[\d.eE+-]+)*)\n\s*\]/g;
+  const NUMBERS = /\[\n\s+(-?\d[\d.eE+-]*(?:,\n\s+-?\d[\d.eE+-]*)*)\n\s*\]/g;
 
   /** Return a value as indented JSON with each array of numbers (token ids, probabilities) in one line. */
   const readableJson = (/** @type {any} */ value) =>

@@ -115,17 +115,22 @@
 
   const turnElements = () => /** @type {HTMLElement[]} */ ([...document.querySelectorAll(".convo [data-turn]")]);
 
-  /** The turn whose beginning was scrolled past last. */
-  function useTurnInView(/** @type {number} */ first, /** @type {any} */ data) {
+  /** The turn whose beginning was scrolled past last; at the end of the page, the chosen one if it is visible. */
+  function useTurnInView(/** @type {number} */ first, /** @type {any} */ data, /** @type {boolean} */ isOn) {
     const [current, setCurrent] = useState(first);
     useEffect(() => {
+      if (!isOn) return undefined;
       let frame = 0;
       const look = () => {
         frame = 0;
         const turns = turnElements(),
           isAtEnd = scrollY > 0 && scrollY + innerHeight >= document.documentElement.scrollHeight - 2;
-        const passed = turns.filter((each) => isAtEnd || each.getBoundingClientRect().top <= STICKY + 8);
-        const turn = Number((passed.at(-1) ?? turns[0])?.dataset.turn ?? 0);
+        const topOf = (/** @type {HTMLElement} */ each) => each.getBoundingClientRect().top;
+        const isChosen = (/** @type {HTMLElement} */ each) =>
+          Number(each.dataset.turn) === first && topOf(each) >= STICKY - 8 && topOf(each) < innerHeight;
+        const passed = turns.filter((each) => isAtEnd || topOf(each) <= STICKY + 8);
+        const shown = (isAtEnd && turns.find(isChosen)) || passed.at(-1) || turns[0];
+        const turn = Number(shown?.dataset.turn ?? 0);
         if (turn) setCurrent(turn);
       };
       const onScroll = () => {
@@ -137,7 +142,7 @@
         cancelAnimationFrame(frame);
         removeEventListener("scroll", onScroll);
       };
-    }, [data]);
+    }, [data, first, isOn]);
     return current;
   }
 
@@ -153,7 +158,7 @@
       { unfolded, setUnfolded, rendered, setRendered } = state;
     const turns = data.turns ?? [],
       hasOutline = turns.length >= OUTLINE_FROM || data.total >= OUTLINE_FROM;
-    const current = useTurnInView(Number(route.query.turn ?? 0), data);
+    const current = useTurnInView(Number(route.query.turn ?? 0), data, hasOutline && turns.length > 0);
     const attempt = route.query.attempt ?? "";
     const fetchMore = async (/** @type {any} */ event, /** @type {number} */ from) =>
       (await api.text(id, event.number, { start: from, attempt })).text;

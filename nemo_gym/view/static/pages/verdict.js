@@ -85,7 +85,7 @@
       (/** @type {any} */ { name, used, limit, unit }) => {
         const show = (/** @type {number} */ value) =>
           unit === "s" ? format.number(value, value < 100 ? 1 : 0) : format.count(value);
-        return html`<span class="t2" key=${name}>${name}</span><span class="tr"><i class=${used >= limit ? "mark-limit" : "mark-scored"} style=${{ width: `${Math.min(100, (100 * used) / (limit || 1))}%` }}></i></span><span class="num t2">${show(used)} of ${unit === "s" ? format.count(limit) : show(limit)}${unit === "s" ? " s" : ""}</span>`;
+        return html`<span class="t2" key=${name}>${name}</span><span class="tr"><i class=${used >= limit ? "mark-limit" : "mark-scored"} style=${{ width: `${Math.min(100, (100 * used) / (limit || 1))}%` }}></i></span><span class="num t2">${show(used)} of ${Number.isInteger(limit) ? format.count(limit) : String(limit)}${unit === "s" ? " s" : ""}</span>`;
       },
     )}</div></section>`;
   }

@@ -33,7 +33,9 @@
     const isLike = (/** @type {any} */ run, /** @type {string} */ name) =>
       Boolean(own?.[name]) && run[name] === own[name];
     const rank = (/** @type {any} */ run) =>
-      Number(isLike(run, "data")) + Number(isLike(run, "environment")) + Number(run.started_at < own?.started_at);
+      4 * Number(isLike(run, "data")) +
+      2 * Number(run.started_at < own?.started_at) +
+      Number(isLike(run, "environment"));
     const isBetter = (/** @type {any} */ one, /** @type {any} */ two) =>
       rank(one) > rank(two) || (rank(one) === rank(two) && one.started_at > two.started_at);
     return others.reduce((best, run) => (best && !isBetter(run, best) ? best : run), null);

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from nemo_gym.errors import ConfigError
 from nemo_gym.sandbox import (
     AsyncSandbox,
     Sandbox,
@@ -27,6 +26,7 @@ from nemo_gym.sandbox import (
 from nemo_gym.sandbox.providers.local import LocalProvider, box, execution, probe
 from nemo_gym.sandbox.providers.local.cgroups import MEMORY, Cgroups
 from nemo_gym.sandbox.providers.local.execution import receive_event
+from nemo_gym.sandbox.spec import SandboxConfigError
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.skipif(not probe().available, reason=f"no isolation here: {probe().problem}")
@@ -200,10 +200,20 @@ async def test_zero_bytes_are_refused(sandbox):
         await sandbox.exec("true", cwd="a\0b")
 
 
-@pytest.mark.parametrize("arguments", [{"memory_mib": 0}, {"warm": -1}, {"max_running": 0}, {"processes": -5}])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"memory_mib": 0},
+        {"warm": -1},
+        {"max_running": 0},
+        {"concurrency": 0},
+        {"processes": -5},
+        {"default_timeout_s": 0},
+    ],
+)
 def test_limits_below_one_are_refused(arguments):
     """A limit of zero would be no limit or no program."""
-    with pytest.raises(ConfigError, match=next(iter(arguments))):
+    with pytest.raises(SandboxConfigError, match=f"positive: {next(iter(arguments))}$"):
         create_provider({"local": arguments})
 
 
