@@ -248,14 +248,14 @@ class ResponseEventDecoder:
 
     def _with_own_number(self, event: Json) -> Json:
         """Return an event with the number of its item, which is a new one if the item with its number is another."""
-        given, item = event.get("output_index"), event.get("item")
-        if not isinstance(given, int):
+        index, item = event.get("output_index"), event.get("item")
+        if not isinstance(index, int):
             return event
-        number = self._numbers.get(given, given)
+        number = self._numbers.get(index, index)
         name = item.get("id") if isinstance(item, dict) else event.get("item_id")
         if number in self._items and not self._is_same_item(number, name, item):
-            number = self._numbers[given] = self._newest() + 1
-        return event if number == given else {**event, "output_index": number}
+            number = self._numbers[index] = self._newest() + 1
+        return event if number == index else {**event, "output_index": number}
 
     def _is_same_item(self, number: int, name: Any, item: Any) -> bool:
         """Return whether an event, with its item if it has one, belongs to the finished item with a number."""

@@ -607,7 +607,7 @@ def test_a_short_wait_is_not_reported_and_a_long_one_once_a_minute(caplog):
     ] * 2
 
 
-def labelled(body: bytes, kind: str) -> bytes:
+def answer_of_type(body: bytes, kind: str) -> bytes:
     """Return an HTTP response with status 200 and this content type."""
     return f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nContent-Type: {kind}\r\n\r\n".encode() + body
 
@@ -620,7 +620,7 @@ async def _ignore_event(_event: dict[str, Any]) -> None:
 async def test_a_page_in_place_of_a_stream_is_quoted(scripted_server):
     """A proxy answers 200 with its own text; "the stream stops" would send the reader to the wrong machine."""
     page = b"Service is in maintenance mode." + b" Please wait." * 40
-    async with scripted_server(*[labelled(page, "text/plain")] * 3) as server:
+    async with scripted_server(*[answer_of_type(page, "text/plain")] * 3) as server:
         with pytest.raises(ModelFailed, match="neither a stream nor JSON: 'Service is in maintenance mode") as raised:
             await client_for(server.url).stream("responses", {"input": "hi"}, _ignore_event)
 
@@ -631,7 +631,7 @@ async def test_a_page_in_place_of_a_stream_is_quoted(scripted_server):
 @pytest.mark.parametrize("body", [b"data: [DONE]\n\n", b": nothing to say\n\n", b""])
 async def test_a_stream_without_events_is_no_page(scripted_server, body):
     """What is missing from a stream is reported by the decoder of its dialect."""
-    async with scripted_server(labelled(body, "text/event-stream")) as server:
+    async with scripted_server(answer_of_type(body, "text/event-stream")) as server:
         assert await client_for(server.url).stream("responses", {"input": "hi"}, _ignore_event) == {}
 
 
@@ -639,7 +639,7 @@ async def test_a_stream_without_events_is_no_page(scripted_server, body):
 async def test_lines_of_json_are_not_read_as_events(scripted_server):
     """No decoder reads them; the first line was parsed together with all others, and the error named a stream."""
     lines = b'{"choices": []}\n{"choices": []}\n'
-    async with scripted_server(*[labelled(lines, "application/x-ndjson")] * 3) as server:
+    async with scripted_server(*[answer_of_type(lines, "application/x-ndjson")] * 3) as server:
         with pytest.raises(ModelFailed) as raised:
             await client_for(server.url).stream("chat/completions", {"messages": []}, _ignore_event)
 
@@ -657,7 +657,7 @@ async def test_a_large_object_with_the_type_of_a_stream_is_parsed_on_a_thread(sc
 
     monkeypatch.setattr(event_reader, "_parse_whole", parse_and_note)
     bodies = [json.dumps({"id": "x" * size}).encode() for size in (10, 2 * LARGE_BYTES)]
-    async with scripted_server(*(labelled(body, "text/plain") for body in bodies)) as server:
+    async with scripted_server(*(answer_of_type(body, "text/plain") for body in bodies)) as server:
         client = client_for(server.url)
         answers = [await client.stream("responses", {"input": "hi"}, _ignore_event) for _ in bodies]
 
