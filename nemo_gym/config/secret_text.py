@@ -38,10 +38,13 @@ _OPTION_VALUE = re.compile(
 _HEADER_LINE = re.compile(r"(?P<name>[A-Za-z][\w\-]{0,60}):[ \t]+(?:[A-Za-z]+[ \t]+)?(?P<secret>[^\s\"'*<…$%{]\S*)")
 """A value of the configuration that is one header as in HTTP: `X-Auth: value`."""
 _JSON_MEMBER = re.compile(
-    r"\"(?P<name>(?!(?:key|token)\")[A-Za-z][\w\-]{0,60})\"\s{0,4}:\s{0,4}\""
-    r"(?P<secret>(?![*<…${%.])(?:[^\s\"\\]|\\.){6,})\""
+    r"(?P<quote>(?<!\\)\\{0,3}[\"'])(?P<name>(?!(?:key|token)\\{0,3}[\"'])[A-Za-z][\w\-]{0,60})(?P=quote)\s{0,4}:\s{0,4}"
+    r"(?P=quote)(?P<secret>(?![*<…${%.])(?:(?!(?P=quote))(?:[^\s\\]|\\.)){6,})(?P=quote)"
 )
-"""A member of a JSON object in a value of the configuration, such as the options of a client."""
+"""A member of a JSON object in a value of the configuration, such as the options of a client.
+
+The object may be a text in another one, whose quotes are escaped, or a Python dictionary with single quotes.
+"""
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?P<secret>.*?)(?=-----END|\Z)", re.DOTALL)
 _WEBHOOK = re.compile(
     r"(?i)://(?:hooks\.slack\.com/\w+|(?:\w+\.)?discord(?:app)?\.com/api/webhooks|[\w\-]+\.webhook\.office\.com/\w+)/"
@@ -173,7 +176,7 @@ def scrub_text(text: str, secrets: Iterable[str]) -> str:
 def assigned_secrets(text: str) -> list[str]:
     """Return the values of secret names in `name=value`, as in connection strings, in JSON text, or in a header."""
     values = [text[start:end] for start, end in _spans_after_names(_OPTION_VALUE, text)] if "=" in text else []
-    if '":' in text:
+    if '":' in text or "':" in text:
         values += [text[start:end] for start, end in _spans_after_names(_JSON_MEMBER, text)]
     header = _HEADER_LINE.fullmatch(text.strip()) if ": " in text or ":\t" in text else None
     return [*values, header["secret"]] if header and is_secret_name(header["name"]) else values

@@ -208,24 +208,37 @@ class CallPieces(dict[int, Json]):
         """Return the number of the call that a piece belongs to.
 
         Some endpoints give every call the index 0, so a name with another id begins another call. An id alone does
-        not: older vLLM gives each piece a new one. Without an index, a name begins a call.
+        not: older vLLM gives each piece a new one. Where ids are left out, another name does. Without an index, a name
+        begins a call, unless the piece repeats the id and the name of an earlier one.
         """
         function = piece.get("function")
-        is_named = isinstance(function, dict) and bool(function.get("name"))
+        name = function.get("name") if isinstance(function, dict) else None
+        is_named = bool(name)
         index = piece.get("index")
         index = int(index) if isinstance(index, str) and index.isdecimal() else index
         if index is None:
-            index = len(self) if is_named or not self._open else self._last
+            again = self._index_of_repeated(piece.get("id"), name) if is_named else self._last
+            index = again if again is not None and self._open else len(self)
         index = index_of({"index": index}, None, "a tool call", path)
         number = self._open.get(index)
         if number is None:
             number = len(self)
         else:
             first_id = self[number].get("id")
-            if is_named and first_id and piece.get("id") and piece["id"] != first_id:
+            is_other_id = first_id and piece.get("id") and piece["id"] != first_id
+            if is_named and (is_other_id or (not piece.get("id") and name != (_name_of(self[number]) or name))):
                 number = len(self)
         self._open[index], self._last = number, index
         return number
+
+    def _index_of_repeated(self, call_id: Any, name: Any) -> int | None:
+        """Return the index of the newest open call with an id and a name; None without one."""
+        same = (
+            index
+            for index, number in reversed(self._open.items())
+            if call_id and self[number].get("id") == call_id and _name_of(self[number]) == name
+        )
+        return next(same, None)
 
     def note(self, piece: Json, path: str) -> int:
         """Note the id of a call and whether it has arguments; return its number."""
@@ -236,6 +249,11 @@ class CallPieces(dict[int, Json]):
         call["name"] = function.get("name") or call["name"]
         call["has_arguments"] = call["has_arguments"] or not is_blank(function.get("arguments"))
         return number
+
+
+def _name_of(call: Json) -> Any:
+    """Return the name of a call: that of its function, or the one that was noted."""
+    return (call.get("function") or call).get("name")
 
 
 def _add_call(calls: CallPieces, piece: Json, path: str) -> None:

@@ -213,6 +213,8 @@ class ResponseEventDecoder:
         self._begun: dict[int, SentEvents] = {}
         self._ids: dict[int, Any] = {}
         """The ids under which the client knows the items, by number."""
+        self._numbers: dict[int, int] = {}
+        """The number of the newest item by the number that the endpoint gives; some give every item the number 0."""
         self._opened = 0
         """The number of opening events that were sent."""
         self._start: Json = {}
@@ -230,7 +232,8 @@ class ResponseEventDecoder:
             raise ConversionError(f"the stream reports an error: {short_repr(event.get('message'))}", where=path)
         if kind in FINAL_EVENTS:
             return self._finish(dict_at(event, "response", path))
-        event = self._with_place({key: value for key, value in event.items() if key != "sequence_number"})
+        event = {key: value for key, value in event.items() if key != "sequence_number"}
+        event = self._with_place(self._with_own_number(event))
         opening = [] if self._opened > 1 else self._open(event)
         if kind in _OPENING_EVENTS:
             return [*opening, event]
@@ -242,6 +245,34 @@ class ResponseEventDecoder:
         if not isinstance(index, int):
             return [*opening, event]
         return [*opening, *self._place(index, event)]
+
+    def _with_own_number(self, event: Json) -> Json:
+        """Return an event with the number of its item, which is a new one if the item with its number is another."""
+        index, item = event.get("output_index"), event.get("item")
+        if not isinstance(index, int):
+            return event
+        number = self._numbers.get(index, index)
+        name = item.get("id") if isinstance(item, dict) else event.get("item_id")
+        if number in self._items and not self._is_same_item(number, name, item):
+            number = self._numbers[index] = self._newest() + 1
+        return event if number == index else {**event, "output_index": number}
+
+    def _is_same_item(self, number: int, name: Any, item: Any) -> bool:
+        """Return whether an event, with its item if it has one, belongs to the finished item with a number."""
+        finished = self._items[number]
+        if not isinstance(item, dict):
+            return name is None or name in (finished.get("id"), self._ids.get(number))
+        if item.get("type") != finished.get("type"):
+            return False
+        if name is not None and name == finished.get("id"):
+            return True
+        if item.get("call_id") or finished.get("call_id"):
+            return bool(item.get("call_id") == finished.get("call_id"))
+        return item | {"id": None} == finished | {"id": None}
+
+    def _newest(self) -> int:
+        """Return the highest number of an item; -1 without one."""
+        return max([*self._ids, *self._items, *self._begun], default=-1)
 
     def _with_place(self, event: Json) -> Json:
         """Return an event of an item with the numbers and the id that say where it belongs, if they are left out.
@@ -281,7 +312,7 @@ class ResponseEventDecoder:
         """Return the number of the item with an id; without one, a new number or that of the newest item."""
         if name is not None and name in self._ids.values():
             return next(index for index, own_id in self._ids.items() if own_id == name)
-        newest = max([*self._ids, *self._items, *self._begun], default=-1)
+        newest = self._newest()
         return newest + 1 if is_new or newest < 0 or newest in self._items else newest
 
     def _open(self, event: Json) -> list[Json]:

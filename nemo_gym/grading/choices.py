@@ -65,7 +65,14 @@ _NEGATION = re.compile(
 )
 _JOINING_WORDS = (
     r"\band(?:/or)?\b|\bor(?:,?\s(?:not|maybe|possibly|perhaps|even))?\b|\b(?:alternatively|maybe|perhaps|possibly)\b,?"
-    r"|\bbut(?:\s(?:also|maybe|possibly|perhaps))?\b|\b(?:versus|unless|vs\b\.?)|\b(?:no|wait|sorry|actually)\b,?"
+    r"|\b(?:versus|vs\b\.?)"
+)
+_TURNING_WORDS = r"\bbut(?:\s(?:also|maybe|possibly|perhaps))?\b|\bunless\b|\b(?:no|wait|sorry|actually)\b,?"
+"""Words that mostly begin a comment ("but I am not certain"); before another option, they take the first one back."""
+_END_OF_CLAUSE = r"(?=\W*$|[*_`$)\]]*\s*(?:[,;/&.)!?]|(?:and|or|are|both)\b))"
+_BETTER = (
+    r"(?=[*_`$)\]]*\s+(?:is|seems|would be)\s+(?:also\s+|actually\s+)?(?:the\s+)?"
+    r"(?:correct|right|better|best|answer)\b)"
 )
 
 
@@ -86,8 +93,10 @@ def _patterns(options: tuple[str, ...]) -> _Patterns:
     other_option = rf"\s*(?:option\s|choice\s|also\s)?[*_`$\"']{{0,3}}[\[(]?\s?(?P<key%d>[{keys}])(?![^\W_])(?!'[a-z])"
     next_option = re.compile(
         r"[*_`$\"']{0,3}\s*(?:"
-        rf"(?:/|&|\+|\||\?|[-=]>|→|⇒|[.!,;([]?\s*(?:{_JOINING_WORDS})){other_option % 1}"
-        rf"|(?:[,;~-]|\.{{2,3}}){other_option % 2}(?=\W*$|[*_`$)\]]*\s*(?:[,;/&.)]|(?:and|or|are|both)\b))"
+        rf"(?:/|&|\+|\||\?|[-=]>|→|⇒|[,;([]?\s*(?:{_JOINING_WORDS})){other_option % 1}"
+        rf"|(?:[,;~-]|\.{{2,3}}|[.!]\s*(?:{_JOINING_WORDS})){other_option % 2}{_END_OF_CLAUSE}"
+        rf"|[.!,;([]?\s*(?:{_TURNING_WORDS})(?:\s*(?:{_TURNING_WORDS}|{_JOINING_WORDS})){{0,3}}"
+        rf"{other_option % 3}(?:{_END_OF_CLAUSE}|{_BETTER})"
         r")",
         re.IGNORECASE,
     )
@@ -176,7 +185,7 @@ def _names_another(rest: str, letter: str, keys: tuple[str, ...]) -> bool:
     next_option = _patterns(keys).next_option
     position = 0
     while match := next_option.match(rest, position):
-        if (match["key1"] or match["key2"]).upper() != letter.upper():
+        if (match["key1"] or match["key2"] or match["key3"]).upper() != letter.upper():
             return True
         position = match.end()
     return False

@@ -20,7 +20,7 @@ _REPLACED = {
     **dict.fromkeys(("to", "rightarrow"), "\\to"),
     **dict.fromkeys(("empty", "varnothing"), "\\emptyset"),
     "neq": "\\ne", "lt": "<", "gt": ">", "lbrace": "\\{", "rbrace": "\\}", "lbrack": "[", "rbrack": "]",
-    "degree": "°", "percent": "%", "land": " and ", "lor": " or ", "vee": " or ", "colon": ":",
+    "degree": "°", "percent": "%", "land": " and ", "lor": " or ", "colon": ":",
 }  # fmt: skip
 _DROPPED = {
     *("left", "right", "displaystyle", "textstyle", "big", "Big", "bigg", "Bigg", "bigl", "bigr", "Bigl", "Bigr"),

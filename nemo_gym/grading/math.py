@@ -27,6 +27,7 @@ from nemo_gym.grading.math_parsing import (
 )
 from nemo_gym.grading.numbers import Number, has_one_ambiguous_unit, number_difference
 from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer, Verdict, VerdictKind
+from nemo_gym.grading.units import contradict
 
 Symbolic = Callable[[str, str], bool]
 """Return whether two LaTeX expressions (answer, gold) are equal; raise `UnreadableExpression` if one is unreadable."""
@@ -39,6 +40,10 @@ _ALTERNATIVE = re.compile(
     rf"{_ALTERNATIVE_WORD}\b.*|.*\b{_ALTERNATIVE_WORD}|\\(?:vee|lor)|[/|&~+∨\s]*", re.IGNORECASE | re.DOTALL
 )
 """Text between two boxes, without formatting, that makes the second one another candidate or another part."""
+_NEXT_SENTENCE = re.compile(
+    r"[\s$)*}\]\\]*[.!][\s$*]*If (?:we|you(?! (?:prefer|want|like|mean))|I|one|it|they|he|she)\b"
+)
+"""A condition in the sentence after a box, which ends the answer."""
 _NEW_VERSION = re.compile(
     r"\b(?:equivalent\w*|equals?|rather|better|simpl\w+|approx\w*|about|roughly|decimal\w*|i\.?e|that is|is the same"
     r"|no|(?<!if )not|wait|actually|instead|correct\w*|so|thus|hence|therefore|then|gives?|finally|final|which"
@@ -47,7 +52,7 @@ _NEW_VERSION = re.compile(
 )
 """Words that make the second of two boxes a new form, a correction or a conclusion of the first one."""
 _FORMATTING = re.compile(r"\\(?:text|mathrm|textbf|quad|qquad|hspace|,|;|!|:|\\| )|[\s$,;.(){}\[\]*_]", re.IGNORECASE)
-_NEGATION = re.compile(r"(?:\b(?:not|never|cannot be)|n['’]t(?: be)?)[\s:$(*_]*\Z", re.IGNORECASE)
+_NEGATION = re.compile(r"(?:\b(?:(?<!or )not|never|cannot be)|n['’]t(?: be)?)[\s:$(*_\\\[]*\Z", re.IGNORECASE)
 """The end of a text after which a box is what the answer is not."""
 _PHRASE = re.compile(r"\banswer\b[*_`]{0,3}\s{0,4}(?:\bis\b|:|=)[*_`: ]{0,6}", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"\.\s|\.$|;\s|,? (?:because|since|so|which|as|where|when|given|by) |\s\(|!\s|!$")
@@ -105,6 +110,8 @@ def is_joint(between: str) -> bool:
     """Return whether the text between two boxes or formulas joins them to one answer with several values."""
     if len(between) > _MAX_BETWEEN or _BETWEEN_PARTS.fullmatch(between):
         return len(between) <= _MAX_BETWEEN
+    if _NEXT_SENTENCE.match(between):
+        return False
     plain = _FORMATTING.sub(" ", between).strip()
     return bool(_ALTERNATIVE.fullmatch(plain)) and not _NEW_VERSION.search(plain)
 
@@ -184,8 +191,11 @@ _UNEVALUATED = re.compile(
 )
 
 
-_RANGE_OR_DATE = re.compile(r"\d+(?:-\d+)+")
-"""A range (`10-12`) or a date (`2024-01-02`). As a difference of numbers, `8-10` and `2024-02-01` would be equal."""
+_RANGE_OR_DATE = re.compile(r"\d+(?:-{1,3}\d+)+")
+"""A range (`10-12`, in LaTeX `10--12`) or a date (`2024-01-02`).
+
+As a difference of numbers, `8-10` and `2024-02-01` would be equal.
+"""
 
 
 class _MathComparison:
@@ -224,7 +234,8 @@ class _MathComparison:
             # Its letters may be variables, so they are compared as a part of the expression.
             answer_latex = getattr(answer, "text_with_unit", "") or answer_latex
             gold_latex = getattr(gold, "text_with_unit", "") or gold_latex
-        if answer.unit and gold.unit and answer.unit != gold.unit:  # type: ignore[union-attr]
+        unit, gold_unit = answer.unit, gold.unit  # type: ignore[union-attr]
+        if unit and gold_unit and unit != gold_unit and (answer_latex != gold_latex or contradict(unit, gold_unit)):
             return "another unit"
         if answer_latex == gold_latex:
             return None
@@ -357,7 +368,7 @@ def _relation_text(shape: Relation) -> str:
 
 def _hyphenated_numbers(text: str) -> list[int] | None:
     """Return the numbers of a range or date; None for any other text."""
-    return [int(part) for part in text.split("-")] if _RANGE_OR_DATE.fullmatch(text) else None
+    return [int(part) for part in re.split("-+", text)] if _RANGE_OR_DATE.fullmatch(text) else None
 
 
 def _unevaluated_functions(text: str) -> set[str]:

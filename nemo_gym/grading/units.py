@@ -56,6 +56,7 @@ def _unit_table() -> dict[str, MeasurementUnit]:
 
 
 _UNITS = _unit_table()
+_DIMENSIONS = frozenset({*(unit.dimension for unit in _UNITS.values()), "am", "pm"})
 _CURRENCY = re.compile(r"(?P<sign>-? ?)(?P<mark>[$€£¥₹]|USD ?|EUR ?|GBP ?)(?P<rest>.*)", re.DOTALL)
 _NOT_UNITS = frozenset(
     """squared cubed factorial times plus minus over by half halves third thirds quarter quarters fifth root pi
@@ -64,8 +65,18 @@ _NOT_UNITS = frozenset(
 )
 _WORD = re.compile(r"[a-zA-Z°¢$€£¥₹]+")
 _MAX_WORDS = 4
-_CASE_MATTERS = re.compile(r"[mM][WVAJN]|M[gms]|[MGSH]")
-"""Units in which a capital changes the meaning: `MW` and `mW`, `Mg` and `mg`. A capital alone may be a variable."""
+_CASE_MATTERS = re.compile(r"M[WVAJNwvajngms]|[MGS]")
+"""Units whose first letter, a capital, has a meaning: `MW` and `mW`, `Mg` and `mg`. Alone, it may be a variable."""
+
+
+def contradict(unit: MeasurementUnit, other: MeasurementUnit) -> bool:
+    """Return whether two units are known and different; unknown ones (`ways`, `arrangements`) may mean the same."""
+    return unit != other and _is_known(unit) and _is_known(other)
+
+
+def _is_known(unit: MeasurementUnit) -> bool:
+    """Return whether a unit is in the table, also as a square or cube; `am` and `pm` are known, too."""
+    return unit.dimension.partition("^")[0] in _DIMENSIONS
 
 
 def split_unit(text: str) -> tuple[str, MeasurementUnit | None]:
@@ -132,8 +143,10 @@ def _may_touch_digits(word: str) -> bool:
 
 def _singular(word: str) -> str:
     """Return the spelling of a word in the table of units; for an unknown word, lower case without a final `s`."""
-    if word in _UNITS or _CASE_MATTERS.fullmatch(word):
+    if word in _UNITS:
         return word
+    if _CASE_MATTERS.fullmatch(word) and word != "MM":
+        return word[0] + word[1:].lower()
     lower = word.lower()
     if lower in _UNITS:
         return lower

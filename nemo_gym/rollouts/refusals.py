@@ -34,6 +34,11 @@ from nemo_gym.transport.event_loop import is_cancelled
 
 logger = logging.getLogger("nemo_gym.rollouts")
 
+ATTEMPTS_TO_REACH = 4
+"""Attempts of an answered rollout before a run whose endpoint cannot be reached is stopped.
+
+Each attempt has another rollout id, which may choose another endpoint of a server with several.
+"""
 ENOUGH_REFUSALS = 5
 """Identical refusals after which no further rows are sent until it is known whether the endpoint refuses the run."""
 MAX_GROUPS = 64
@@ -269,18 +274,31 @@ class RefusalBreaker:
         group = self.groups[key]
         answer = self._stop.answers.get(group.agent)
         if group.failure.may_be_of_row and answer is not None and self._stop.reason is None:
-            job, sent_at = answer.job, time.monotonic()
-            try:
-                outcome = await self._send(job.with_attempt(job.key.attempt + 1))
-            except asyncio.CancelledError:
-                if is_cancelled():  # otherwise the run ends and sends nothing more
-                    raise
-            else:
-                if has_model_answer(outcome):
-                    self._stop.record_answer(job, sent_at)
-                    self._finish_before(job.agent, sent_at)
+            attempts = ATTEMPTS_TO_REACH if group.failure.refusal_status == UNREACHABLE else 1
+            for number in range(1, attempts + 1):
+                is_answered = await self._is_answered_again(answer.job, number)
+                if is_answered is not False or self._stop.reason is not None or self.groups.get(key) is not group:
+                    break
         if self.groups.get(key) is group:
             self._stop_run(key)
+
+    async def _is_answered_again(self, job: Job, number: int) -> bool | None:
+        """Return whether a rollout that was answered before is answered again; None if the run ends and sends nothing.
+
+        An answer shows that the rows of earlier refusals are at fault, and finishes these.
+        """
+        sent_at = time.monotonic()
+        try:
+            outcome = await self._send(job.with_attempt(job.key.attempt + number))
+        except asyncio.CancelledError:
+            if is_cancelled():  # otherwise the run ends and sends nothing more
+                raise
+            return None
+        if not has_model_answer(outcome):
+            return False
+        self._stop.record_answer(job, sent_at)
+        self._finish_before(job.agent, sent_at)
+        return True
 
 
 def _is_reason_in_row(failure: Failure) -> bool:

@@ -14,6 +14,7 @@ from aiohttp import ClientResponseError
 
 from nemo_gym.errors import ModelFailed
 from nemo_gym.serve.chat_engines import is_too_long
+from nemo_gym.transport.event_reader import is_after_events
 
 Json = dict[str, Any]
 AnswerT = TypeVar("AnswerT")
@@ -75,13 +76,15 @@ async def complete_in_context(
     `count_prompt` asks the endpoint for the number of tokens of the prompt, if it may have a tokenizer.
 
     Raises:
-        ClientResponseError: the endpoint refuses the request for another reason, or every limit.
+        ClientResponseError: the endpoint refuses the request for another reason, or every limit, or after events.
     """
     is_counted = False
     for number in range(1, _MOST_REFUSALS + 1):
         try:
             return payload, await complete(payload)
         except ClientResponseError as error:
+            if is_after_events(error):
+                raise
             limit = limit_of(payload)
             refusal = LengthRefusal.of(error, limit)
             if refusal is None or (number == _MOST_REFUSALS and limit != 1):

@@ -58,6 +58,8 @@ _HEADER_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NOT_IN_HEADERS = re.compile(rb"[\x00-\x08\n-\x1f\x7f]")
 
 MAX_INNER_CONTENT = 64 * 1024
+_CUT_MARGIN = 8 * 1024
+"""Characters next to a cut that are searched for secrets and left out: more than the longest secret."""
 """Maximum bytes of a callee's error body that are copied into the answer."""
 
 
@@ -195,7 +197,9 @@ class FailureMiddleware:
         if isinstance(error, ClientResponseError) and hasattr(error, "response_content"):
             inner = _inner_text(error.response_content)
             # Not the repr of the error, which contains the request headers with cookies and keys.
-            problem = f"{error.request_info.real_url} answered {error.status}: {innermost_cause(inner)[:2000]}"
+            problem = (
+                f"{error.request_info.real_url} answered {error.status}: {self.redact(innermost_cause(inner))[:2000]}"
+            )
             # A server of the run that failed has reported it; a second report would say the same in other words.
             level = logging.DEBUG if error.headers is not None and FAILED_HEADER in error.headers else logging.ERROR
             self._report(level, f"{server}: {request} failed: {problem}")
@@ -219,7 +223,7 @@ class FailureMiddleware:
         if not isinstance(error, Exception):
             logger.error("%s: %s ended by %s", server, request, type(error).__name__)
             return 500, f"An unknown error occurred in {server}: {type(error).__name__}"
-        message = _shorten(str(error))
+        message = self._without_secrets(str(error))
         cause = (
             message if isinstance(error, GymError) else f"{type(error).__name__}: {message} ({raise_location(error)})"
         )
@@ -234,15 +238,19 @@ class FailureMiddleware:
 
     def _for_log(self, text: str) -> str:
         """Return `text` shortened, without secrets, and with lone surrogates escaped: no log file can contain them."""
-        return self.redact(_shorten(text)).encode("utf-8", "backslashreplace").decode("utf-8")
+        return self._without_secrets(text).encode("utf-8", "backslashreplace").decode("utf-8")
 
+    def _without_secrets(self, text: str) -> str:
+        """Return the start and the end of a text without secrets.
 
-def _shorten(text: str) -> str:
-    """Return a text for the log; an exception may quote a whole data set, and searching it for secrets takes time."""
-    if len(text) <= MAX_INNER_CONTENT:
-        return text
-    half = MAX_INNER_CONTENT // 2
-    return f"{text[:half]} … {text[-half:]}"
+        An exception may quote a whole data set, and searching all of it for secrets takes time. What is searched is
+        longer at each cut than what is returned, so that no part of a secret that is cut there remains.
+        """
+        if len(text) <= MAX_INNER_CONTENT:
+            return self.redact(text)
+        searched = MAX_INNER_CONTENT // 2 + _CUT_MARGIN
+        start, end = self.redact(text[:searched]), self.redact(text[-searched:])
+        return f"{start[:-_CUT_MARGIN]} … {end[_CUT_MARGIN:]}"
 
 
 def _check_response_start(message: Message) -> None:

@@ -1,6 +1,8 @@
 """Read the answer of a model endpoint that streams server-sent events."""
 
+import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -19,8 +21,11 @@ OnEvent = Callable[[dict[str, Any]], Awaitable[None]]
 ReadAnswer = Callable[[Any, str], Awaitable[dict[str, Any]]]
 """Reads the answer of a response from a URL."""
 
-STREAM_TYPES = ("text/event-stream", "text/plain", "application/octet-stream", "application/x-ndjson")
+STREAM_TYPES = ("text/event-stream", "text/plain", "application/octet-stream")
 """The types with which endpoints label a stream; aiohttp calls a missing type `application/octet-stream`."""
+_EVENT_LINE = re.compile(rb"^(?:(?:data|event|id|retry)\b|:)", re.MULTILINE)
+"""The start of a line of a stream. The other lines are those of a page."""
+_QUOTED_BYTES = 200
 
 _ERROR_FIELDS = frozenset({"error", "id", "object", "provider", "request_id", "type", "user_id"})
 """The fields of an answer that is an error and nothing else."""
@@ -81,6 +86,8 @@ class _StreamReading:
         self._response, self._url, self._on_event = response, url, on_event
         self._decoder = StreamDecoder(replaces_surrogates=True)
         self._size = 0
+        self._start = b""
+        """The start of the answer, in which its form is seen."""
         self._whole: list[bytes] = []
         """The pieces of an answer that is one object, however the endpoint labels it."""
 
@@ -88,14 +95,19 @@ class _StreamReading:
         """Report the events and return an empty object, or return an answer that is one object."""
         async for piece in self._response.content.iter_any():
             await self._check_size(len(piece))
+            self._start += piece[: _QUOTED_BYTES - len(self._start)]
             if self._whole or (self._size == len(piece) and piece.lstrip().startswith(b"{")):
                 self._whole.append(piece)
             else:
                 await self._report(self._decoder.feed(piece))
         await self._report(self._decoder.finish())
         if not self._whole:
+            if not self.has_begun and self._start.strip() and not _EVENT_LINE.search(self._start):
+                raise _neither_stream_nor_json(self._start, self._url)
             return {}
-        answer = _parse_whole(b"".join(self._whole), self._url)
+        body = b"".join(self._whole)
+        is_large = len(body) > LARGE_BYTES
+        answer = await asyncio.to_thread(_parse_whole, body, self._url) if is_large else _parse_whole(body, self._url)
         raise_error_answer(self._response, answer)
         return answer
 
@@ -119,9 +131,14 @@ def _parse_whole(body: bytes, url: str) -> dict[str, Any]:
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        start = body[:200].decode("utf-8", errors="replace")
-        raise ModelFailed(f"the answer is neither a stream nor JSON: {start!r}", where=url) from error
+        raise _neither_stream_nor_json(body, url) from error
     return expect_dict(answer, "answer")
+
+
+def _neither_stream_nor_json(body: bytes, url: str) -> ModelFailed:
+    """Return the error about an answer such as a page of a proxy, with its start."""
+    start = body[:_QUOTED_BYTES].decode("utf-8", errors="replace")
+    return ModelFailed(f"the answer is neither a stream nor JSON: {start!r}", where=url)
 
 
 def is_after_events(error: ClientResponseError) -> bool:

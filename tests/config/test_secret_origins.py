@@ -183,6 +183,23 @@ def test_a_secret_in_json_text_appears_on_no_surface(weather, secret):
     _check_hidden(weather, Entry({"options": options}), json.dumps(secret)[1:-1])
 
 
+OPTIONS = {"user": "me", "api_key": "vK3mP8xQ2nL5"}
+
+
+@pytest.mark.parametrize("text", [json.dumps({"client": json.dumps(OPTIONS)}), str(OPTIONS)])
+def test_a_secret_in_nested_json_text_or_a_python_dictionary_appears_on_no_surface(weather, text):
+    """Launchers pass the options of a client through several layers, each of which quotes them once more."""
+    _check_hidden(weather, Entry({"options": text}), OPTIONS["api_key"])
+
+
+@pytest.mark.parametrize(
+    "text", ['{"form": "{\\"password\\": \\"<yours>\\"}"}', "{'key': 'Amsterdam'}", "'api_key':'a b c d'"]
+)
+def test_an_example_of_nested_json_in_a_prompt_is_no_secret(text):
+    """A prompt that shows the form of an answer must stay readable, however it is quoted."""
+    assert mask_secrets({"prompt": text}) == {"prompt": text}
+
+
 @pytest.mark.parametrize("text", ['{"password": "<yours>"}', '{"token": "Paris"}', '{"answer": "secret"}'])
 def test_an_example_of_json_in_a_prompt_is_no_secret(text):
     """A prompt that shows the form of an answer must stay readable."""

@@ -8,6 +8,7 @@ import pytest
 
 from nemo_gym.convert import sse
 from nemo_gym.convert.chat_stream import completion_from_chunks
+from nemo_gym.convert.chunk_repair import ChunkRepair
 from nemo_gym.convert.message_stream import message_from_events
 from nemo_gym.convert.response_events import response_from_events
 from nemo_gym.errors import ConversionError
@@ -65,6 +66,15 @@ STREAMS: dict[str, tuple[list[Json], tuple[Any, ...]]] = {
         [calls({**CALL, "function": function('{"a"')}), calls({**CALL, "function": function(": 1}")}), END],
         ONE,
     ),
+    "no index, id and name again": (
+        [
+            calls(without({**CALL, "function": function('{"a"')}, "index")),
+            calls(without({**CALL, "function": function(": ")}, "index")),
+            calls(without({**CALL, "function": function("1}")}, "index")),
+            END,
+        ],
+        ONE,
+    ),
     "empty id and name later": (
         [
             calls({**CALL, "function": function('{"a"')}),
@@ -107,6 +117,23 @@ async def test_a_call_is_the_same_however_an_endpoint_streams_it(make: Any, path
 
     assert MEANING[path](received).calls == expected
     assert MEANING[path](received).stop == "tool_calls"
+
+
+@pytest.mark.parametrize("missing", [{"id": ""}, {"id": None}])
+def test_whole_calls_without_ids_and_with_one_index_are_told_apart_by_their_names(missing: Json) -> None:
+    """Their arguments were joined to one call with the name of the second, which no tool could read."""
+    both = [{**CALL, **missing, "function": function('{"a": 1}', name)} for name in ("open_file", "list_files")]
+    ids = iter(["first", "second"])
+    repair = ChunkRepair(lambda _prefix: next(ids))
+
+    completion = completion_from_chunks([repair.repair(each) for each in (*map(calls, both), END)])
+
+    made = completion["choices"][0]["message"]["tool_calls"]
+    assert [(call["id"], call["function"]["name"]) for call in made] == [
+        ("first", "open_file"),
+        ("second", "list_files"),
+    ]
+    assert [call["function"]["arguments"] for call in made] == ['{"a": 1}'] * 2
 
 
 @pytest.mark.parametrize("name", STREAMS)
@@ -208,6 +235,10 @@ def events_with_other_ids() -> list[Json]:
     return [*EVENTS[:-1], {**EVENTS[-1], "response": {**RESPONSE, "output": output}}]
 
 
+def events_with_number_0() -> list[Json]:
+    return [event | ({"output_index": 0} if "output_index" in event else {}) for event in EVENTS]
+
+
 def events_without_ids() -> list[Json]:
     events = [without(event, "item_id") | _without_id(event) for event in EVENTS[:-1]]
     output = [without(item, "id") for item in RESPONSE["output"]]
@@ -227,6 +258,7 @@ ODD_EVENTS: dict[str, list[Json]] = {
     "end of items twice": events_with_twice("response.output_item.done"),
     "begin of items twice": events_with_twice("response.output_item.added"),
     "other ids at the end": events_with_other_ids(),
+    "every item has the number 0": events_with_number_0(),
     "items without ids": events_without_ids(),
 }
 

@@ -160,3 +160,36 @@ def test_a_second_option_after_other_joining_words_is_a_hedge(text: str) -> None
 def test_other_words_after_an_option_are_no_hedge(text: str) -> None:
     """Comments on the choice are common."""
     assert compare_choice(text, "A", "ABCD").correct
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The answer is C, but I did not verify every step.",
+        "Answer: C. But a reader might prefer D.",
+        "**C**. Actually I checked this twice.",
+        "Answer: (C), unless a lower bound was meant",
+        "My choice is C. Sorry, I wrote too much.",
+        "Answer: C. And I checked it.",
+        "Answer: C, no I in the text is meant.",
+    ],
+)
+def test_a_comment_after_an_option_keeps_it(text: str) -> None:
+    """With options up to J, the words "a" and "I" of a comment were read as a second option, and C scored 0."""
+    assert compare_choice(text, "C", "ABCDEFGHIJ").correct
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The answer is C, but also D.",
+        "Answer: C, unless D",
+        "Answer: C. No, wait, D!",
+        "Answer: C. Actually D is correct.",
+        "Answer: C, but D seems better",
+        "Answer: C. Or maybe D.",
+    ],
+)
+def test_another_option_after_a_turning_word_is_a_hedge(text: str) -> None:
+    """The first of two options must not be paid."""
+    assert isinstance(extract_choice(text, "ABCDEFGHIJ"), NoAnswer)

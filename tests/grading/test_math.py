@@ -282,3 +282,75 @@ def test_another_way_to_write_a_range_a_date_or_a_unit_is_equal(answer: str, gol
 def test_a_negated_box_is_no_answer(text: str) -> None:
     """It says what the answer is not."""
     assert extract_math_answer(text) == NoAnswer("the last box is negated")
+
+
+def never_equal(_answer: str, _gold: str) -> bool:
+    """Find no two expressions equal, so that only the comparison of texts and units can accept an answer."""
+    return False
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        (r"2\sqrt{5}\text{ units}", r"2\sqrt{5}\text{ cm}"),
+        (r"\sqrt{7}\text{ km/hr}", r"\sqrt{7}\text{ km/h}"),
+        (r"\binom{9}{4}\text{ arrangements}", r"\binom{9}{4}\text{ ways}"),
+    ],
+)
+def test_an_unknown_unit_contradicts_no_other(answer: str, gold: str) -> None:
+    """The expressions are the same, and a word that names what is counted does not make the answer wrong."""
+    assert compare_math(answer, gold, symbolic=never_equal).correct
+
+
+@pytest.mark.parametrize(("answer", "gold"), [(r"\sqrt{7}\text{ m}", r"\sqrt{7}\text{ kg}"), ("10:30 am", "10:30 pm")])
+def test_two_known_units_contradict_each_other(answer: str, gold: str) -> None:
+    """The text before them is the same, so only the units show that the answer is wrong."""
+    assert not compare_math(answer, gold, symbolic=lambda _answer, _gold: True).correct
+
+
+def test_a_disjunction_is_not_a_conjunction() -> None:
+    r"""Both became a list of two letters, so that `a \land b` was paid for `a \vee b`."""
+    assert not compare_math(r"a \land b", r"a \vee b", symbolic=never_equal).correct
+    assert compare_math(
+        r"\beta^{\vee}", r"\beta^\vee", symbolic=lambda one, other: "vee" in one and "vee" in other
+    ).correct
+
+
+@pytest.mark.parametrize("text", [r"The result is not \(\boxed{12}\)", r"It isn't \[\boxed{12}\]"])
+def test_a_negated_box_in_latex_delimiters_is_no_answer(text: str) -> None:
+    """It says what the answer is not, in whatever delimiters."""
+    assert extract_math_answer(text) == NoAnswer("the last box is negated")
+
+
+def test_or_not_negates_nothing() -> None:
+    """The words end the question that the box answers."""
+    extraction = extract_math_answer(r"We decide whether the series converges or not: \boxed{No}")
+
+    assert isinstance(extraction, ExtractedAnswer)
+    assert extraction.value == "No"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r"First \boxed{6}. If we add both: \boxed{14}", "14"),
+        (r"$\boxed{6}$. If one adds 8, $\boxed{14}$", "14"),
+        (r"\boxed{6}. If you prefer, \boxed{14}", "6, 14"),
+        (r"\boxed{6} if we exclude 0, \boxed{14}", "6, 14"),
+    ],
+)
+def test_a_condition_in_the_next_sentence_is_no_alternative(text: str, value: str) -> None:
+    """It begins the next step of a derivation, whose last box counts."""
+    extraction = extract_math_answer(text)
+
+    assert isinstance(extraction, ExtractedAnswer)
+    assert extraction.value == value
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [("7 mv", "7 mV"), ("4 H", "4 hours"), ("6 MV", "6 Mv"), ("30--35", "30-35"), ("30-35", "30–35")],
+)
+def test_other_spellings_of_a_unit_or_range_are_equal(answer: str, gold: str) -> None:
+    """Only the first letter of a unit changes its meaning, and LaTeX writes the dash of a range as two hyphens."""
+    assert compare_math(answer, gold, symbolic=never_equal).correct

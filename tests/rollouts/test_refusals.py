@@ -585,6 +585,35 @@ async def test_rows_that_always_cause_an_error_of_the_endpoint_fail_alone(kind):
     assert len(failed) == 20 and all(outcome.failure.is_counted for outcome in failed)  # two attempts each
 
 
+@pytest.mark.parametrize(("down", "is_stopped"), [({1}, False), ({1, 2, 3}, False), ({1, 2, 3, 4}, True)])
+@pytest.mark.parametrize("kind", ["no connection", "open circuit", "bad gateway"])
+async def test_one_of_several_endpoints_that_is_down_stops_no_run(kind, down, is_stopped):
+    """The id of a rollout, which has the attempt, chooses its endpoint: one attempt may meet the one that is down."""
+    stored, stop, again = [], StopCondition(), []
+
+    async def send(job):
+        if job.key.task >= 10:
+            raise ENDPOINT_ERRORS[kind]
+        if job.key.attempt:
+            again.append(job.key.attempt)
+            if job.key.attempt in down:
+                raise ENDPOINT_ERRORS[kind]
+        return SCORED
+
+    await collect(
+        jobs_of(10 + ENOUGH_REFUSALS), send, [], concurrency=1, store=stored.append, stop=stop,
+        rules=AttemptRules(server_type=TYPES_WITH_ENDPOINT.get),
+        retries=RolloutRetryPolicy(max_attempts=2, pause_seconds=0.001),
+    )  # fmt: skip
+
+    if kind == "bad gateway":  # an endpoint that answers is asked once
+        assert again == [1] and stop.reason is not None
+        return
+    assert again == [*range(1, max(down) + 1 + (not is_stopped))]
+    assert (stop.reason is not None) is is_stopped
+    assert sum(isinstance(outcome, ScoredRollout) for outcome in stored) == 10
+
+
 async def test_an_unreachable_endpoint_is_named_with_what_to_do():
     """The endpoint has no field in the configuration that is certainly wrong: most often it has only stopped."""
     failure = classify_error(ENDPOINT_ERRORS["no connection"], "a", TYPES_WITH_ENDPOINT.get)

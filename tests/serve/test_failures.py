@@ -222,6 +222,26 @@ def test_an_exception_with_a_huge_text_is_logged_in_part(caplog):
     assert "begin" in caplog.text and "end" in caplog.text
 
 
+@pytest.mark.parametrize("cut", [MAX_INNER_CONTENT // 2, 2000])
+def test_a_secret_at_a_cut_is_not_logged_in_part(caplog, cut):
+    """Half a key is no longer the text that is masked, and the other half may be in another log."""
+    secret = "key-0123456789-abcdefghij"
+
+    def redact(text: str) -> str:
+        return text.replace(secret, "****")
+
+    for before in range(cut - len(secret) - 120, cut + 8, 12):
+        text = "." * before + secret + "." * (MAX_INNER_CONTENT * 2)
+        error = ValueError(text)
+        if cut == 2000:
+            error = inner_error(text[:20_000].encode())
+        with caplog.at_level(logging.ERROR):
+            client_raising(error, redact=redact).post("/run")
+
+    assert "key-0" not in caplog.text
+    assert len(caplog.records) > 5
+
+
 class Introspective(Exception):
     """An exception whose text is the request that is running."""
 

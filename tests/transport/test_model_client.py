@@ -6,6 +6,8 @@ import contextvars
 import dataclasses
 import json
 import math
+import threading
+from typing import Any
 from urllib.parse import unquote
 
 import aiohttp
@@ -15,10 +17,11 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from nemo_gym.errors import DeadlineExceeded, ModelFailed, ServerUnreachable
-from nemo_gym.transport import deadlines, model_client, rejection_notice
+from nemo_gym.transport import deadlines, event_reader, model_client, rejection_notice
 from nemo_gym.transport.adaptive_limit import MAX_PAUSE_SECONDS, AdaptiveLimit
 from nemo_gym.transport.call_timing import pending_calls, set_current_rollout
 from nemo_gym.transport.endpoint_waits import rejection_status, split_reason
+from nemo_gym.transport.large_bodies import LARGE_BYTES
 from nemo_gym.transport.model_client import (
     RATE_LIMIT_ERROR_CODES,
     RETRY_ERROR_CODES,
@@ -602,3 +605,61 @@ def test_a_short_wait_is_not_reported_and_a_long_one_once_a_minute(caplog):
     assert [record.getMessage().split(";")[0] for record in caplog.records] == [
         "m: the endpoint is overloaded (503: busy)"
     ] * 2
+
+
+def answer_of_type(body: bytes, kind: str) -> bytes:
+    """Return an HTTP response with status 200 and this content type."""
+    return f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nContent-Type: {kind}\r\n\r\n".encode() + body
+
+
+async def _ignore_event(_event: dict[str, Any]) -> None:
+    """Ignore an event of a stream."""
+
+
+@pytest.mark.asyncio
+async def test_a_page_in_place_of_a_stream_is_quoted(scripted_server):
+    """A proxy answers 200 with its own text; "the stream stops" would send the reader to the wrong machine."""
+    page = b"Service is in maintenance mode." + b" Please wait." * 40
+    async with scripted_server(*[answer_of_type(page, "text/plain")] * 3) as server:
+        with pytest.raises(ModelFailed, match="neither a stream nor JSON: 'Service is in maintenance mode") as raised:
+            await client_for(server.url).stream("responses", {"input": "hi"}, _ignore_event)
+
+    assert len(str(raised.value)) < 400
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("body", [b"data: [DONE]\n\n", b": nothing to say\n\n", b""])
+async def test_a_stream_without_events_is_no_page(scripted_server, body):
+    """What is missing from a stream is reported by the decoder of its dialect."""
+    async with scripted_server(answer_of_type(body, "text/event-stream")) as server:
+        assert await client_for(server.url).stream("responses", {"input": "hi"}, _ignore_event) == {}
+
+
+@pytest.mark.asyncio
+async def test_lines_of_json_are_not_read_as_events(scripted_server):
+    """No decoder reads them; the first line was parsed together with all others, and the error named a stream."""
+    lines = b'{"choices": []}\n{"choices": []}\n'
+    async with scripted_server(*[answer_of_type(lines, "application/x-ndjson")] * 3) as server:
+        with pytest.raises(ModelFailed) as raised:
+            await client_for(server.url).stream("chat/completions", {"messages": []}, _ignore_event)
+
+    assert "neither a stream" not in str(raised.value)
+
+
+@pytest.mark.asyncio
+async def test_a_large_object_with_the_type_of_a_stream_is_parsed_on_a_thread(scripted_server, monkeypatch):
+    """All rollouts of a process share one event loop, which parsing an answer of many megabytes would block."""
+    threads, parse = [], event_reader._parse_whole
+
+    def parse_and_note(body: bytes, url: str) -> dict[str, Any]:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return parse(body, url)
+
+    monkeypatch.setattr(event_reader, "_parse_whole", parse_and_note)
+    bodies = [json.dumps({"id": "x" * size}).encode() for size in (10, 2 * LARGE_BYTES)]
+    async with scripted_server(*(answer_of_type(body, "text/plain") for body in bodies)) as server:
+        client = client_for(server.url)
+        answers = [await client.stream("responses", {"input": "hi"}, _ignore_event) for _ in bodies]
+
+    assert [len(answer["id"]) for answer in answers] == [10, 2 * LARGE_BYTES]
+    assert threads == [True, False]
