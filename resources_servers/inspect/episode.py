@@ -41,20 +41,20 @@ def load_task(name: str, arguments: dict[str, Any]) -> Any:
     module, colon, attribute = name.rpartition(":")
     if not colon:
         raise TypeError(f"{name} is not of the form MODULE:TASK")
-    found = getattr(importlib.import_module(module), attribute)
-    if is_task_function(found):
-        return found(**arguments)
-    if not isinstance(found, importlib.import_module("inspect_ai").Task):
+    member = getattr(importlib.import_module(module), attribute)
+    if is_task_function(member):
+        return member(**arguments)
+    if not isinstance(member, importlib.import_module("inspect_ai").Task):
         raise TypeError(f"{name} is no task of Inspect: neither a Task nor a function with the decorator @task")
     if arguments:
         raise TypeError(f"{name} is a Task, not a function, so it takes no setting '{next(iter(arguments))}'")
-    return found
+    return member
 
 
-def is_task_function(found: Any) -> bool:
+def is_task_function(member: Any) -> bool:
     """Return whether an attribute of a module is a function with the decorator @task."""
     try:
-        kind: str = importlib.import_module("inspect_ai.util").registry_info(found).type
+        kind: str = importlib.import_module("inspect_ai.util").registry_info(member).type
     except ValueError:  # it has no decorator of the package
         return False
     return kind == "task"

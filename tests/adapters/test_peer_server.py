@@ -116,7 +116,7 @@ def test_an_opponent_that_does_not_answer_fails_the_rollout(folder):
     "turn", [{"text": ""}, {"text": "[1]", "incomplete": "max_output_tokens"}], ids=["empty", "cut"]
 )
 def test_an_incomplete_reply_of_an_opponent_or_grader_fails_the_rollout(folder, turn):
-    """A cut reply is no illegal move of the rival, and a cut grade is no grade: neither says anything about the policy."""
+    """A cut reply is no illegal move of the rival, and a cut grade is no grade: neither is about the policy."""
     models = {**policy("[1]"), **policy("[1]", name="rival")}
     models["rival"]["responses_api_models"]["scripted_model"]["script"] = [turn]
 

@@ -166,7 +166,7 @@ def test_a_new_connection_is_never_a_continued_episode() -> None:
     assert not episode._thread.is_alive()
 
 
-class Answered(WebSocketsSansIOProtocol):
+class PongRecorder(WebSocketsSansIOProtocol):
     """A connection of a server, which keeps the answers to its pings."""
 
     pongs: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
@@ -178,11 +178,11 @@ class Answered(WebSocketsSansIOProtocol):
 
 def test_pings_are_answered_while_the_policy_thinks() -> None:
     """A server closes a connection whose client does not answer, after 40 s by default; a policy may think longer."""
-    server, episode = Running(openenv_hunt.echo, ws=Answered, ws_ping_interval=0.05), OpenEnvEpisode()
+    server, episode = Running(openenv_hunt.echo, ws=PongRecorder, ws_ping_interval=0.05), OpenEnvEpisode()
     try:
         episode.start({**ROW, "environment": server.url})
         for _ in range(4):
-            Answered.pongs.get(timeout=20)
+            PongRecorder.pongs.get(timeout=20)
         assert episode.step(Action("I say")).reward == len("I say") / 8
     finally:
         episode.close()
