@@ -4,6 +4,7 @@ import asyncio
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -123,9 +124,12 @@ def test_a_fault_of_the_package_is_a_failure_without_a_reward(
     with TemporaryDirectory() as folder:  # a short path, for sockets
         places = {"HOME": str(tmp_path), "TMPDIR": folder}
         records = evaluation.run([name], "--max-attempts", "1", limit, may_fail=True, **PACKAGES, **places)
-        left = [*tmp_path.glob(".cache/verifiers/runtimes/subprocess/*"), *Path(folder).glob("gym-verifiers-*")]
+        deadline = monotonic() + 20  # the process of the package may end after the command
+        while (left := list(Path(folder).glob("gym-verifiers-*"))) and monotonic() < deadline:
+            sleep(0.1)
 
     assert left == []
+    assert list(tmp_path.glob(".cache/verifiers/runtimes/subprocess/*")) == []
     assert (records, len(evaluation.failed)) == ([], 2)
     assert all(reason in failure["_ng_failure"]["message"] for failure in evaluation.failed)
 
