@@ -23,10 +23,11 @@ from nemo_gym.authoring.gymnasium import (
 from nemo_gym.base_resources_server import Opening, Step
 from nemo_gym.config.environment_sources import is_model_name
 from nemo_gym.errors import EnvFailed, GymError
-from nemo_gym.keys import RANDOM_MOVE
+from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_DETAIL_KEY, RANDOM_MOVE
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseFunctionToolCall
 from nemo_gym.server_utils import SESSION_ID_KEY, ModelServerRef, get_response_model, raise_for_status
 from nemo_gym.wire.call_reply import parse_tool_arguments
+from nemo_gym.wire.stored_rollout import LIMIT_CLASS
 from nemo_gym.workers.sessions import SessionLimits, SessionWorkers, shared_workers
 
 logger = logging.getLogger(__name__)
@@ -88,6 +89,8 @@ class PeerServer(GymnasiumServer):
     EPISODES: ClassVar[str]
     """The result of `episode_function`, as "module:name"."""
     ROW: ClassVar[type[BaseModel]] = PeerRow
+    GRADES_AT_END: ClassVar[bool] = False
+    """The only reward is that of the end, so an episode that the agent stops has reached a limit and has no reward."""
 
     config: PeerServerConfig
     _workers: SessionWorkers = PrivateAttr()
@@ -139,6 +142,8 @@ class PeerServer(GymnasiumServer):
             "rewards": session.last["rewards"],
             "other_turns": session.other_turns,
         }
+        if self.GRADES_AT_END and not session.last["done"]:
+            fields |= {NG_FAILURE_CLASS_KEY: LIMIT_CLASS, NG_FAILURE_DETAIL_KEY: {"which": "steps"}}
         return PeerVerifyResponse(**(verdict.model_dump() | fields))
 
     async def _play_others(self, session_id: str, session: PeerSession, turn: dict[str, Any]) -> dict[str, Any]:
@@ -191,7 +196,10 @@ class PeerServer(GymnasiumServer):
             server_name=model.name, url_path="/v1/responses", json={"input": conversation}
         )
         await raise_for_status(reply)
-        text = extract_text(await get_response_model(reply, NeMoGymResponse))
+        response = await get_response_model(reply, NeMoGymResponse)
+        text = extract_text(response)
+        if response.incomplete_details or not text.strip():  # neither a move nor a grade
+            raise EnvFailed(f"the model {model.name} gave no complete answer", where=self.config.name)
         conversation.append({"role": "assistant", "content": text})
         return text
 

@@ -21,6 +21,7 @@ License: TypeAlias = Literal[
     "NVIDIA Evaluation Dataset License Agreement",
     "TBD",
     "GNU General Public License v3.0",
+    "BSD-3-Clause",
 ]
 
 

@@ -89,6 +89,7 @@ def _run_worker(
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # closes the control socket, which only the host may have open
         if restricted:
             _drop_privileges(memory_bytes)
@@ -188,6 +189,7 @@ def main() -> None:
         module.prepare()
     gc.freeze()  # the garbage collector of a worker neither scans nor copies the shared objects
     gc.set_threshold(50_000, 20, 20)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # the module may have temporary files to remove
     control = socket.socket(fileno=os.dup(0))
     serve(control, function, float(cpu_seconds), int(memory_bytes), restricted=rights != "trusted")
 

@@ -20,6 +20,9 @@ LONG_SECONDS = 86_400.0
 THREAD_SECONDS = 5.0
 """Time that a call may take longer than its worker, which is then killed."""
 
+HOST_SECONDS = 2.0
+"""Time that a host has to exit, in which it removes the temporary files of its package."""
+
 
 @dataclass(frozen=True)
 class SessionLimits:
@@ -112,7 +115,7 @@ class SessionWorkers:
         for worker in workers:
             worker.channel.close()
         if host is not None:
-            host.stop()
+            host.stop(HOST_SECONDS)
 
     def _start_worker(self, session: str, start: object) -> Worker:
         """Start the worker of a session, and the host if necessary; not if the session has ended meanwhile."""
@@ -140,7 +143,7 @@ class SessionWorkers:
         )
         if self._finalizer is not None:
             self._finalizer.detach()
-        self._finalizer = weakref.finalize(self, host.stop)
+        self._finalizer = weakref.finalize(self, host.stop, HOST_SECONDS)
         return host
 
     async def _call(self, worker: Worker, payload: Any) -> Any:

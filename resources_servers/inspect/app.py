@@ -26,6 +26,7 @@ class InspectServer(PeerServer):
     HOSTING = "cell"
     EPISODES = "resources_servers.inspect.episode:play"
     ROW = InspectRow
+    GRADES_AT_END = True
 
 
 if __name__ == "__main__":

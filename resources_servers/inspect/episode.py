@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import json
 import random
 from typing import Any
 
@@ -35,16 +36,28 @@ def load_task(name: str, arguments: dict[str, Any]) -> Any:
     """Return the task of an id, `module:task`.
 
     Raises:
-        TypeError: it is no task, or code of the model would run outside of a sandbox.
+        TypeError: it is neither a Task nor a function with the decorator @task. No other function is called.
     """
     module, colon, attribute = name.rpartition(":")
     if not colon:
         raise TypeError(f"{name} is not of the form MODULE:TASK")
-    attribute_value = getattr(importlib.import_module(module), attribute)
-    task = attribute_value(**arguments) if callable(attribute_value) else attribute_value
-    if not isinstance(task, importlib.import_module("inspect_ai").Task):
-        raise TypeError(f"{name} is no task of Inspect, and makes none")
-    return task
+    member = getattr(importlib.import_module(module), attribute)
+    if is_task_function(member):
+        return member(**arguments)
+    if not isinstance(member, importlib.import_module("inspect_ai").Task):
+        raise TypeError(f"{name} is no task of Inspect: neither a Task nor a function with the decorator @task")
+    if arguments:
+        raise TypeError(f"{name} is a Task, not a function, so it takes no setting '{next(iter(arguments))}'")
+    return member
+
+
+def is_task_function(member: Any) -> bool:
+    """Return whether an attribute of a module is a function with the decorator @task."""
+    try:
+        kind: str = importlib.import_module("inspect_ai.util").registry_info(member).type
+    except ValueError:  # it has no decorator of the package
+        return False
+    return kind == "task"
 
 
 def refuse_local_sandbox(name: str, *specs: Any) -> None:
@@ -91,7 +104,11 @@ def as_message(message: Any) -> dict[str, Any]:
         error = message.error.message if message.error else None
         return {**fields, "tool_call_id": message.tool_call_id, "content": error or content}
     calls = [
-        {"id": call.id, "type": "function", "function": {"name": call.function, "arguments": str(call.arguments)}}
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.function, "arguments": json.dumps(call.arguments)},
+        }
         for call in getattr(message, "tool_calls", None) or ()
     ]
     return {**fields, **({"tool_calls": calls} if calls else {})}

@@ -4,16 +4,22 @@ import asyncio
 import importlib
 import json
 import socket
+import threading
+from collections.abc import Coroutine
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from nemo_gym.adapters.episodes import Action, PeerEpisode, PeerTurn, Row, episode_function
 from nemo_gym.adapters.model_calls import function_tool
 
+Value = TypeVar("Value")
+
 TOOL = "step"
 START_SECONDS = 30
 """Longest time until the server of a package answers."""
+CLOSE_SECONDS = 5
+"""Longest time until the server of a package, or the thread of an episode, has ended."""
 NO_CALL = f'Act with the tool "{TOOL}".'
 INVALID_ARGUMENTS = {"error": "the arguments of this call are not a JSON object"}
 _INVALID = "(code: VALIDATION_ERROR)"
@@ -27,10 +33,23 @@ def prepare() -> None:
 
 
 class OpenEnvEpisode(PeerEpisode):
+    """An episode over a WebSocket, whose loop runs in a thread: it answers pings while the policy thinks."""
+
     def start(self, row: Row) -> PeerTurn:
         self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(name="openenv", target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._client: Any = None
         self._server: Any = None
-        return self._loop.run_until_complete(self._start(row))
+        try:
+            return self._run(self._start(row))
+        except BaseException:
+            self.close()
+            raise
+
+    def _run(self, work: Coroutine[Any, Any, Value]) -> Value:
+        """Run a coroutine in the thread of the loop; the time limit of the session ends the wait."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _start(self, row: Row) -> PeerTurn:
         url = row["environment"]
@@ -39,9 +58,11 @@ class OpenEnvEpisode(PeerEpisode):
         schema = await action_schema(url)
         self._text_field = only_text_field(schema)
         client = importlib.import_module("openenv.core.generic_client").GenericEnvClient(base_url=url)
-        await client.connect()
         self._client = client
+        await client.connect()
+        self._socket = client._ws
         result = await client.reset(seed=row["seed"], **row["arguments"])
+        self._check_connection()
         tool = function_tool(TOOL, str(schema.get("description", "Act in the environment.")), _parameters(schema))
         return PeerTurn(observation_text(result.observation), tools=[tool])
 
@@ -61,7 +82,7 @@ class OpenEnvEpisode(PeerEpisode):
         return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
     def step(self, action: Action) -> PeerTurn:
-        return self._loop.run_until_complete(self._step(action))
+        return self._run(self._step(action))
 
     async def _step(self, action: Action) -> PeerTurn:
         if not action.calls:
@@ -89,20 +110,36 @@ class OpenEnvEpisode(PeerEpisode):
         try:
             result = await self._client.step(fields)
         except RuntimeError as error:
+            self._check_connection()
             if _INVALID not in str(error):
                 raise
             return {"error": str(error)}, 0.0, False  # a mistake of the model, which may try again
+        self._check_connection()
         return observation_text(result.observation), float(result.reward or 0.0), bool(result.done)
 
+    def _check_connection(self) -> None:
+        """Raise ConnectionError if the client has connected again: its new session was never reset.
+
+        The client connects again without notice. Its socket is the only sign, and has no public name.
+        """
+        if self._client._ws is not self._socket:
+            raise ConnectionError("the server of the environment closed the connection, and with it the episode")
+
     def close(self) -> None:
-        self._loop.run_until_complete(self._close())
-        self._loop.close()
+        try:
+            self._run(self._close())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(CLOSE_SECONDS)
+            if not self._thread.is_alive():
+                self._loop.close()
 
     async def _close(self) -> None:
-        await self._client.close()
+        if self._client is not None:
+            await self._client.close()
         if self._server is not None:
             self._server.should_exit = True
-            await asyncio.wait([self._serving], timeout=5)
+            await asyncio.wait([self._serving], timeout=CLOSE_SECONDS)
 
 
 async def action_schema(url: str) -> dict[str, Any]:

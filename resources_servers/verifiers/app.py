@@ -14,6 +14,7 @@ class VerifiersServer(PeerServer):
     HOSTING = "cell"
     EPISODES = "resources_servers.verifiers.episode:play"
     ROW = VerifiersRow
+    GRADES_AT_END = True
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ class TasksetServer(PeerServer):
     HOSTING = "cell"
     EPISODES = "resources_servers.verifiers_v1.episode:play"
     ROW = TasksetRow
+    GRADES_AT_END = True
 
 
 if __name__ == "__main__":

@@ -3,8 +3,11 @@
 import importlib
 import random
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from nemo_gym.adapters.episodes import PeerTurn, Row, episode_function
@@ -14,10 +17,18 @@ HARNESS = "nemo_gym_harness"
 """The name by which the package imports our harness."""
 
 
+@cache
+def temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return the folder of the sessions' working folders; it is removed when the process that made it ends."""
+    return tempfile.TemporaryDirectory(prefix="gym-verifiers-", ignore_cleanup_errors=True)
+
+
 def prepare() -> None:
     """Import the package once, before the sessions start."""
     for name in ("verifiers.v1", "verifiers.v1.envs.single_agent", "verifiers.v1.interception.server", "mcp", "httpx"):
         importlib.import_module(name)
+    # A session that is killed leaves its working folder behind, by default in the home folder.
+    importlib.import_module("verifiers.v1.runtimes.subprocess").CACHE_DIR = Path(temporary_folder().name)
     sys.modules[HARNESS] = importlib.import_module("resources_servers.verifiers_v1.harness")
 
 

@@ -112,6 +112,34 @@ def test_an_opponent_that_does_not_answer_fails_the_rollout(folder):
     assert len(failed) == 2
 
 
+@pytest.mark.parametrize(
+    "turn", [{"text": ""}, {"text": "[1]", "incomplete": "max_output_tokens"}], ids=["empty", "cut"]
+)
+def test_an_incomplete_reply_of_an_opponent_or_grader_fails_the_rollout(folder, turn):
+    """A cut reply is no illegal move of the rival, and a cut grade is no grade: neither is about the policy."""
+    models = {**policy("[1]"), **policy("[1]", name="rival")}
+    models["rival"]["responses_api_models"]["scripted_model"]["script"] = [turn]
+
+    scored, failed = evaluate(folder, "coins:Coins-v0?size=2&opponent=rival", models=models)
+
+    assert scored == []
+    assert len(failed) == 2
+    assert all("the model rival gave no complete answer" in json.dumps(failure) for failure in failed)
+
+
+def test_an_ungraded_episode_that_the_agent_stops_has_reached_a_limit(folder):
+    """A package that grades only at the end has said nothing yet, so a reward of 0 would be invented."""
+    app = folder / "resources_servers" / "coins" / "app.py"
+    app.write_text(app.read_text().replace("    ROW = CoinRow\n", "    ROW = CoinRow\n    GRADES_AT_END = True\n"))
+
+    scored, failed = evaluate(folder, "coins:Coins-v0?size=2&max_turns=1&opponent=first_move")
+    finished, _ = evaluate(folder, "coins:Coins-v0?size=2&opponent=first_move")
+
+    assert scored == []
+    assert [(row["_ng_failure_class"], row["_ng_failure"]["which"]) for row in failed] == [("limit", "steps")] * 2
+    assert [row["ending"] for row in finished] == ["finished"] * 2
+
+
 def test_an_episode_that_the_agent_stops_is_truncated(folder):
     """With max_turns the game has no winner, which the record says."""
     scored, _ = evaluate(folder, "coins:Coins-v0?size=2&max_turns=1&opponent=first_move")

@@ -14,6 +14,7 @@ from inspect_ai.scorer import value_to_float
 from nemo_gym.adapters.rows import write_missing_rows
 from nemo_gym.config.environment_sources import parse_name
 from nemo_gym.errors import ConfigError
+from resources_servers.inspect.episode import as_message, load_task
 from tests.sources.conftest import ROOT, Evaluation, actions_of, source
 from tests.sources.packages import inspect_tasks
 from tests.sources.policies import choose
@@ -78,10 +79,10 @@ def text_of(message: Any) -> str:
 def test_scores_and_turns_are_those_of_the_package(evaluation: Evaluation, name, policy) -> None:
     """Solvers change the prompt, call tools that fail, and run into limits: all must end as in the package."""
     chosen = f"{policy.__module__}:{policy.__name__}"
-    records = evaluation.run([f"inspect:{TASKS}:{name}?size=24"], "--concurrency", "24", GYM_TEST_POLICY=chosen)
+    records = evaluation.run([f"inspect:{TASKS}:{name}?size=12"], "--concurrency", "12", GYM_TEST_POLICY=chosen)
 
-    assert len(records) == 24
-    for record, sample in zip(records, play_alone(name, policy), strict=True):
+    assert len(records) == 12
+    for record, sample in zip(records, play_alone(name, policy)[:12], strict=True):
         first = next(iter(sample.scores.values()))
         assert record["reward"] == value_to_float()(first.value)
         assert record["info"]["scores"] == {key: score.value for key, score in sample.scores.items()}
@@ -140,6 +141,7 @@ def test_a_fault_of_the_task_is_a_failure_without_a_reward(evaluation: Evaluatio
         ("local", "outside of a sandbox"),
         ("look", "no task of Inspect"),
         ("missing", "has no attribute 'missing'"),
+        ("number_samples", "nor a function with the decorator @task"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_the_run(name, reason) -> None:
@@ -148,14 +150,46 @@ def test_what_cannot_be_run_is_refused_before_the_run(name, reason) -> None:
         write_missing_rows({"config_paths": [f"inspect:{TASKS}:{name}"]}, [ROOT], notify=lambda _: None)
 
 
-def test_64_samples_at_once_do_not_mix(evaluation: Evaluation) -> None:
+def test_only_a_function_that_makes_a_task_is_called(tmp_path) -> None:
+    """A name comes from a command line or a row of a data file, which must not be able to run any function."""
+    path = tmp_path / "called"
+    with pytest.raises(TypeError, match="os:system is no task of Inspect"):
+        load_task("os:system", {"command": f"touch {path}"})
+    assert not path.exists()
+
+    assert load_task(f"{TASKS}:talk", {"fault": "raise"}).name == "talk"
+    assert load_task(f"{TASKS}:READY", {}) is inspect_tasks.READY
+    with pytest.raises(TypeError, match="takes no setting 'fault'"):
+        load_task(f"{TASKS}:READY", {"fault": "raise"})
+
+
+def test_arguments_of_earlier_tool_calls_are_json() -> None:
+    """The model reads them in the prompt of its next turn, and must not learn the syntax of Python."""
+    arguments = {"shelf": None, "is_open": True, "name": "it's"}
+    call = parse_tool_call("1", "look", json.dumps(arguments))
+    message = as_message(ChatMessageAssistant(content="", tool_calls=[call]))
+
+    assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == arguments
+
+
+def test_a_rollout_that_ends_at_max_turns_has_no_reward(evaluation: Evaluation) -> None:
+    """No scorer has seen it; a reward of 0 would teach that a long attempt is a wrong one."""
+    name = f"inspect:{TASKS}:talk?size=2&max_turns=1"
+    records = evaluation.run([name], may_fail=True, GYM_TEST_POLICY="tests.sources.policies:choose_wrongly")
+
+    assert records == []
+    kinds = [(failure["_ng_failure_class"], failure["_ng_failure"]["which"]) for failure in evaluation.failed]
+    assert kinds == [("limit", "steps")] * 2
+
+
+def test_24_samples_at_once_do_not_mix(evaluation: Evaluation) -> None:
     """Every sample has its process; the package allows one evaluation in each."""
-    records = evaluation.run([f"inspect:{TASKS}:talk?size=16"], "--concurrency", "64", "--num-repeats", "4")
+    records = evaluation.run([f"inspect:{TASKS}:talk?size=12"], "--concurrency", "24", "--num-repeats", "2")
     by_task: dict[int, set[str]] = {}
     for record in records:
         by_task.setdefault(record["_ng_task_index"], set()).add(json.dumps([shown_of(record), actions_of(record)]))
 
-    assert len(records) == 64
+    assert len(records) == 24
     assert {len(shown) for shown in by_task.values()} == {1}
 
 

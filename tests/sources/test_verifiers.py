@@ -79,9 +79,9 @@ def shown_of(record: dict[str, Any]) -> list[str]:
 def test_rewards_metrics_and_turns_are_those_of_the_package(evaluation: Evaluation, package, policy) -> None:
     """A system prompt, several user messages in a turn, weights, tools that raise: all must reach both models alike."""
     name = f"{policy.__module__}:{policy.__name__}"
-    records = evaluation.run([f"verifiers:{PACKAGES}.{package}?size=24"], "--concurrency", "24", GYM_TEST_POLICY=name)
+    records = evaluation.run([f"verifiers:{PACKAGES}.{package}?size=12"], "--concurrency", "12", GYM_TEST_POLICY=name)
 
-    assert len(records) == 24
+    assert len(records) == 12
     for record in records:
         expected = play_alone(record, policy)
         replies = [one["content"] for one in expected["completion"] if one["role"] == "assistant" and one["content"]]
@@ -95,14 +95,14 @@ def test_rewards_metrics_and_turns_are_those_of_the_package(evaluation: Evaluati
 
 
 def test_the_environment_of_each_session_has_its_own_seed(evaluation: Evaluation) -> None:
-    """Hints are drawn from the global generator: 64 rollouts at once must not draw from one."""
-    name = f"verifiers:{PACKAGES}.gym_guess?size=16"
-    records = evaluation.run([name], "--concurrency", "64", "--num-repeats", "4")
+    """Hints are drawn from the global generator: 24 rollouts at once must not draw from one."""
+    name = f"verifiers:{PACKAGES}.gym_guess?size=12"
+    records = evaluation.run([name], "--concurrency", "24", "--num-repeats", "2")
     by_task: dict[int, set[str]] = {}
     for record in records:
         by_task.setdefault(record["_ng_task_index"], set()).add(json.dumps(shown_of(record)))
 
-    assert len(records) == 64
+    assert len(records) == 24
     assert {len(shown) for shown in by_task.values()} == {1}
     assert len(set.union(*by_task.values())) > 8
 
@@ -125,6 +125,16 @@ def test_a_fault_of_the_package_is_a_failure_without_a_reward(evaluation: Evalua
 
     assert (records, len(evaluation.failed)) == ([], 2)
     assert all(reason in failure["_ng_failure"]["message"] for failure in evaluation.failed)
+
+
+def test_a_rollout_that_ends_at_max_turns_has_no_reward(evaluation: Evaluation) -> None:
+    """The rubric has not graded it; a reward of 0 would be invented."""
+    name = f"verifiers:{PACKAGES}.gym_guess?size=2&max_turns=1"
+    records = evaluation.run([name], may_fail=True, GYM_TEST_POLICY=WRONGLY)
+
+    assert records == []
+    kinds = [(failure["_ng_failure_class"], failure["_ng_failure"]["which"]) for failure in evaluation.failed]
+    assert kinds == [("limit", "steps")] * 2
 
 
 def test_there_is_no_list_of_ids_because_environments_are_packages() -> None:

@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -78,14 +81,14 @@ def outputs_of(record: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("name", "count", "policy"),
-    [("gym-taskset", 24, gym_taskset.policy), ("gym-tool-taskset", 3, gym_tool_taskset.policy)],
+    [("gym-taskset", 12, gym_taskset.policy), ("gym-tool-taskset", 3, gym_tool_taskset.policy)],
 )
 def test_rewards_metrics_and_turns_are_those_of_the_package(evaluation: Evaluation, name, count, policy) -> None:
     """A system prompt, weights, and a server of tools in its own process, one of which raises."""
     chosen = f"{policy.__module__}:{policy.__name__}"
     limit = f"++{parse_name(f'verifiers_v1:{name}?size={count}', [ROOT]).instance}"
     records = evaluation.run(
-        [f"verifiers_v1:{name}?size={count}"], "--concurrency", "24",
+        [f"verifiers_v1:{name}?size={count}"], "--concurrency", "12",
         f"{limit}.resources_servers.verifiers_v1.step_timeout_seconds=200", GYM_TEST_POLICY=chosen, **PACKAGES,
     )  # fmt: skip
 
@@ -109,12 +112,24 @@ def test_rewards_metrics_and_turns_are_those_of_the_package(evaluation: Evaluati
         ("hang", "did not answer within 20 s"),
     ],
 )
-def test_a_fault_of_the_package_is_a_failure_without_a_reward(evaluation: Evaluation, fault, reason) -> None:
-    """The package keeps the rewards that it has so far; they are no rewards of the policy."""
+def test_a_fault_of_the_package_is_a_failure_without_a_reward(
+    evaluation: Evaluation, tmp_path: Path, fault, reason
+) -> None:
+    """The package keeps the rewards that it has so far; they are no rewards of the policy.
+
+    A process that exits or is killed cannot remove its folder, which must not stay on the machine.
+    """
     name = f"verifiers_v1:gym-taskset?size=2&task={{fault: {fault}}}"
     limit = f"++{parse_name(name, [ROOT]).instance}.resources_servers.verifiers_v1.step_timeout_seconds=20"
-    records = evaluation.run([name], "--max-attempts", "1", limit, may_fail=True, **PACKAGES)
+    with TemporaryDirectory() as folder:  # a short path, for sockets
+        places = {"HOME": str(tmp_path), "TMPDIR": folder}
+        records = evaluation.run([name], "--max-attempts", "1", limit, may_fail=True, **PACKAGES, **places)
+        deadline = monotonic() + 20  # the process of the package may end after the command
+        while (left := list(Path(folder).glob("gym-verifiers-*"))) and monotonic() < deadline:
+            sleep(0.1)
 
+    assert left == []
+    assert list(tmp_path.glob(".cache/verifiers/runtimes/subprocess/*")) == []
     assert (records, len(evaluation.failed)) == ([], 2)
     assert all(reason in failure["_ng_failure"]["message"] for failure in evaluation.failed)
 

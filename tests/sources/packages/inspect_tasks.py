@@ -112,3 +112,7 @@ def with_grader() -> Task:
 @task
 def local() -> Task:
     return Task(dataset=number_samples(), scorer=includes(), sandbox="local")
+
+
+READY = Task(dataset=number_samples(), scorer=includes())
+"""A task that no function makes."""

@@ -63,6 +63,10 @@ class EchoOfText(Observation):
 
 
 class Echo(Environment[Say, EchoOfText, State]):
+    """An echo that plays and rewards even if it was never reset, as many environments do."""
+
+    count, seed = 0, 0
+
     def reset(self, seed=None, episode_id=None, **_) -> EchoOfText:
         self.count, self.seed = 0, seed
         return EchoOfText(text=f"Say [{seed % 5}] or [{seed % 3}].")
