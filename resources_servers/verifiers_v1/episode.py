@@ -19,7 +19,7 @@ HARNESS = "nemo_gym_harness"
 
 @cache
 def temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    """Return the folder of the sessions' working folders; it is removed when the process that made it ends."""
+    """Return the folder of all working folders; it is removed when its process ends, unless that is killed."""
     return tempfile.TemporaryDirectory(prefix="gym-verifiers-", ignore_cleanup_errors=True)
 
 

@@ -141,7 +141,7 @@ def test_a_fault_of_the_task_is_a_failure_without_a_reward(evaluation: Evaluatio
         ("local", "outside of a sandbox"),
         ("look", "no task of Inspect"),
         ("missing", "has no attribute 'missing'"),
-        ("number_samples", "nor a function with the decorator @task"),
+        ("number_samples", "no task of Inspect"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_the_run(name, reason) -> None:
