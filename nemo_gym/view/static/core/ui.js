@@ -1,7 +1,7 @@
 "use strict";
 // Components that every page uses: outcome and reward, cards, buttons that copy, empty and error states.
 (() => {
-  const { html, Icon, format, router, useState, useEffect, useRef, useWidth } = gymView;
+  const { html, Icon, format, router, useState, useLayoutEffect, useRef, useWidth } = gymView;
   const TOAST_MS = 1800;
   const LABEL_CHARACTER = 6.6,
     LABEL_MARGIN = 10;
@@ -143,7 +143,8 @@
   function Menu({ label, icon, extra = "", children }) {
     const [isOpen, setOpen] = useState(false);
     const box = useRef(null);
-    useEffect(() => {
+    // A layout effect: the menu must not be visible before its keys work.
+    useLayoutEffect(() => {
       if (!isOpen) return undefined;
       const close = (/** @type {Event} */ event) => {
         const isKey = event instanceof KeyboardEvent;
