@@ -4,7 +4,7 @@ Such programs need more than the code of a model: installed packages, many threa
 and a network. The network is the loopback interface of the box; a port of it is forwarded to a Unix socket of the
 host, and no other address can be reached.
 
-    spec = program_spec(mounts={"/run/gym/model.sock": "/tmp/x/model.sock"})
+    spec = program_spec(mounts={"/run/gym/model.sock": folder / "model.sock"})
     async with AsyncSandbox({"local": {}}, spec) as sandbox:
         command = with_forwarded_ports(["agent", "http://127.0.0.1:8080/v1"], {8080: "/run/gym/model.sock"})
         await sandbox.exec(command, timeout_s=600)

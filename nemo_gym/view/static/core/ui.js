@@ -164,7 +164,7 @@
       ${isOpen ? html`<div class="menu">${children}</div>` : null}</div>`;
   }
 
-  /** Return a label if it has room in so many pixels of a bar, else nothing: half a word says less than none. */
+  /** Return a label if it fits into that width of a bar, else nothing: half a word says less than none. */
   const fitting = (/** @type {string} */ label, /** @type {number} */ pixels) =>
     label.length * LABEL_CHARACTER + LABEL_MARGIN <= pixels ? label : "";
 
