@@ -37,8 +37,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
-def test_python_examples_run(page: Path) -> None:
-    """The blocks of one page run in order, in one namespace, as a reader would type them."""
+def test_python_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of one page run in order, in one namespace, as a reader would type them in an empty folder."""
+    monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "docs_example"}
 
     for block in blocks(page, "python"):
